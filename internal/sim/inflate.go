@@ -1,0 +1,147 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/penstock-gpu/penstock/internal/alloc"
+)
+
+// Result is one run of the inflation experiment.
+type Result struct {
+	Seed               int64          `json:"seed"`
+	Policy             string         `json:"policy"`
+	AllocatedMilli     int64          `json:"allocatedMilli"`
+	TotalMilli         int64          `json:"totalMilli"`
+	AllocatedPercent   float64        `json:"allocatedPercent"`
+	Arrived            map[string]int `json:"arrived"` // requests by kind
+	Dropped            map[string]int `json:"dropped"` // requests that did not fit, by kind
+	DecisionsPerSecond float64        `json:"decisionsPerSecond"`
+	TrainSeconds       float64        `json:"trainSeconds,omitempty"` // spent learning during the run, not counted above
+	curve              []float64      // allocated percent at each percent of arrived compute, for plots
+}
+
+// Chooser makes the placer for a fleet. It may look at the workload's mix, which the published FGD experiment gives
+// the policy beforehand.
+type Chooser func(f *alloc.Fleet, seed int64) *alloc.Placer
+
+// Fixed chooses one policy for every fleet.
+func Fixed(p alloc.Policy) Chooser {
+	return func(f *alloc.Fleet, _ int64) *alloc.Placer { return alloc.NewPlacer(f, &p) }
+}
+
+// PolicyNames lists what Named knows.
+func PolicyNames() []string {
+	return []string{"fgd", "bestfit", "dotprod", "clustering", "packing", "random", "binpack", "spread", "penstock"}
+}
+
+// Named makes the chooser of a policy that needs no table. The mix is the workload FGD aims at.
+func Named(name string, mix alloc.Mix) (Chooser, error) {
+	switch name {
+	case "fgd":
+		return Fixed(alloc.FGD(mix)), nil
+	case "bestfit":
+		return Fixed(alloc.BestFit()), nil
+	case "dotprod":
+		return Fixed(alloc.DotProd()), nil
+	case "clustering":
+		return Fixed(alloc.Clustering()), nil
+	case "packing":
+		return Fixed(alloc.Packing()), nil
+	case "binpack":
+		return Fixed(alloc.Binpack()), nil
+	case "spread":
+		return Fixed(alloc.Spread()), nil
+	case "random":
+		return func(f *alloc.Fleet, seed int64) *alloc.Placer {
+			p := alloc.Random(seed)
+			return alloc.NewPlacer(f, &p)
+		}, nil
+	}
+	return nil, fmt.Errorf("policy %q is unknown: expected one of %v", name, PolicyNames())
+}
+
+// Cover is the part of the workload that FGD's target mix covers.
+const Cover = 0.95
+
+// Decider is what an inflation run asks for each arrival.
+type Decider interface {
+	Decide(*alloc.Request) (alloc.Placement, bool)
+}
+
+// Inflate offers the arrivals one by one, drops what does not fit, and reports. It ends early with the context's
+// error.
+func Inflate(ctx context.Context, s *Scenario, seed int64, name string, d func(*alloc.Fleet) Decider) (*Result, *alloc.Fleet, error) {
+	fleet, err := alloc.NewFleet(s.Machines)
+	if err != nil {
+		return nil, nil, err
+	}
+	decider := d(fleet)
+	res := &Result{Seed: seed, Policy: name, TotalMilli: fleet.TotalCompute(), Arrived: map[string]int{}, Dropped: map[string]int{}}
+	var arrived, dropped [alloc.KindCount]int
+	asked := int64(0)
+	start := time.Now()
+	for i := range s.Arrivals {
+		if i%256 == 0 && ctx.Err() != nil {
+			return nil, nil, ctx.Err()
+		}
+		r := &s.Arrivals[i]
+		arrived[r.Kind()]++
+		if p, ok := decider.Decide(r); ok {
+			if err := fleet.Begin().Grant(p); err != nil {
+				return nil, nil, fmt.Errorf("the core placed what does not fit: %w", err)
+			}
+		} else {
+			dropped[r.Kind()]++
+		}
+		asked += r.Compute()
+		for int64(len(res.curve))*res.TotalMilli <= asked*100 {
+			res.curve = append(res.curve, percent(res.TotalMilli-fleet.FreeCompute(), res.TotalMilli))
+		}
+	}
+	elapsed := time.Since(start).Seconds()
+	if o, ok := decider.(*Online); ok {
+		res.TrainSeconds = o.spent.Seconds()
+		elapsed -= res.TrainSeconds
+	}
+	res.DecisionsPerSecond = float64(len(s.Arrivals)) / elapsed
+	res.AllocatedMilli = res.TotalMilli - fleet.FreeCompute()
+	res.AllocatedPercent = percent(res.AllocatedMilli, res.TotalMilli)
+	for k := range alloc.KindCount {
+		res.Arrived[k.String()], res.Dropped[k.String()] = arrived[k], dropped[k]
+	}
+	return res, fleet, nil
+}
+
+// percent is 100·a/b with two decimals kept.
+func percent(a, b int64) float64 {
+	if b == 0 {
+		return 0
+	}
+	return math.Round(float64(a)*10000/float64(b)) / 100
+}
+
+// mean of a non-empty list; 0 for an empty one.
+func mean(v []float64) float64 {
+	if len(v) == 0 {
+		return 0
+	}
+	sum := 0.0
+	for _, x := range v {
+		sum += x
+	}
+	return sum / float64(len(v))
+}
+
+// quantile of a list, by rank; 0 for an empty one.
+func quantile(v []float64, q float64) float64 {
+	if len(v) == 0 {
+		return 0
+	}
+	s := slices.Clone(v)
+	slices.Sort(s)
+	return s[min(len(s)-1, int(q*float64(len(s))))]
+}
