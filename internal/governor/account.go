@@ -12,9 +12,14 @@ type account struct {
 	lostMark time.Duration // rota.lost at that time
 }
 
-// want is how long a tenant's next slot is to be.
+// want is how long a tenant's next slot is to be. On a full card a debt to all in
+// proportion cannot be repaid and would only lengthen the cycle: it is left out.
 func (g *Governor) want(t *tenant) time.Duration {
-	return max(0, part(g.period(), int64(t.share), int64(Card))+time.Duration(t.debt/int64(Card)))
+	debt := t.debt
+	if g.remainder <= remainderNone {
+		debt -= g.excess * int64(t.share) / int64(Card-g.remainder)
+	}
+	return max(0, part(g.period(), int64(t.share), int64(Card))+time.Duration(debt/int64(Card)))
 }
 
 // settle credits a tenant's share of the time since the last settlement, debits
@@ -35,13 +40,19 @@ func (g *Governor) settle(t *tenant, at, got time.Duration) {
 	if promised > 0 {
 		owed = min(owed, int64(t.share)*int64(max(0, elapsed-lost))*int64(Card)/promised)
 	}
-	bound := int64(max(part(g.period(), int64(t.share), int64(Card)), 2*g.slotFloor())) * int64(Card)
+	bound := int64(max(part(g.period(), int64(t.share), int64(Card)), g.period()/2)) * int64(Card)
 	t.debt = min(max(t.debt+owed-int64(got)*int64(Card), -bound), bound)
 	t.mark, t.lostMark = at, g.lost
+	g.excess = 0
+	for _, o := range g.ring {
+		g.excess += o.debt
+	}
+	g.excess = max(g.excess, 0)
 }
 
-// times returns when the leaving tenant did its last work and when the entering
-// one could do its first.
+// times returns when the leaving tenant could do its last work and when the
+// entering one its first. When one of them is idle both times may overlap: each
+// account holds what its tenant could use.
 func (h *handover) times(hw Hardware) (stop, start time.Duration) {
 	stop = h.thawAt
 	if h.freezes {
@@ -51,8 +62,8 @@ func (h *handover) times(hw Hardware) (stop, start time.Duration) {
 	if h.thaws {
 		start = h.thawAt + hw.ThawLag
 	}
-	if h.freezes && h.thaws && !h.freezeFirst && h.use == Busy {
-		start = max(start, stop+hw.SwitchCost+hw.SliceLoss)
+	if h.contested {
+		start = max(start, stop+hw.SwitchCost)
 	}
 	return stop, start
 }
@@ -67,6 +78,10 @@ func (g *Governor) closeHandover() {
 	if h.freezes && h.thaws {
 		g.lost += max(0, start-stop)
 	}
+	if h.thaws && !h.told {
+		g.cur.thawCost = 0 // no reports, no telling: be certain instead
+	}
+	h.from.ran = h.contested
 	if h.from != g.rest && h.from.inRing {
 		g.settle(h.from, stop, stop-h.fromStart)
 	}

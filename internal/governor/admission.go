@@ -126,6 +126,10 @@ func admitShares(cfg Config, ts []Tenant) error {
 		free -= remainderMin
 	}
 	switch {
+	case asked == 0 && free < 0:
+		return &FullError{Tenant: last.ID, Reason: fmt.Sprintf(
+			"tenant %q shares the remainder, but %s of the card is promised to %d tenants and %s must be left",
+			last.ID, promised.Percent(), owners, remainderMin.Percent())}
 	case asked > free:
 		reason := fmt.Sprintf("tenant %q: a share of %s does not fit: %s of the card is promised to %d tenants",
 			last.ID, asked.Percent(), promised.Percent(), owners)
@@ -138,10 +142,6 @@ func admitShares(cfg Config, ts []Tenant) error {
 			reason += "; nothing is free"
 		}
 		return &FullError{Tenant: last.ID, Asked: asked, Free: max(free, 0), Reason: reason}
-	case asked == 0 && free < 0:
-		return &FullError{Tenant: last.ID, Reason: fmt.Sprintf(
-			"tenant %q shares the remainder, but %s of the card is promised to %d tenants and %s must be left",
-			last.ID, promised.Percent(), owners, remainderMin.Percent())}
 	}
 	return nil
 }

@@ -14,7 +14,7 @@ const (
 	cycleMax      = time.Second
 	sliceMax      = time.Second
 	callMax       = 20 * time.Millisecond
-	defaultCycle  = 48 * time.Millisecond
+	defaultCycle  = 40 * time.Millisecond
 	cycleCapTimes = 4 // a cycle with many slots is at most so many Cycles long
 )
 
@@ -30,7 +30,7 @@ type Config struct {
 	PrioRatio int
 	// Cycle is the time in which everybody has had a turn: the sum of the slices
 	// of all sharing tenants, and the length of a cycle of two slots (each
-	// further slot adds half a Cycle). Default 48 ms.
+	// further slot adds half a Cycle). Default 40 ms.
 	Cycle time.Duration
 	// LowSlice is the slice of each low tenant beside a high one. Default 200 µs.
 	LowSlice time.Duration
@@ -52,33 +52,35 @@ type Hardware struct {
 	SwitchCost time.Duration
 	// SliceLoss is the part of each slice that does no work.
 	SliceLoss time.Duration
-	// FreezeCost is how long the call that freezes a running tenant takes.
+	// FreezeCost is how long the call that freezes a tenant takes.
 	FreezeCost time.Duration
 	// FreezeLag is the time from the start of that call to the tenant's last work.
 	FreezeLag time.Duration
-	// IdleFreezeCost is how long the call takes when the tenant runs nothing. It
-	// is what lets the length of a call (Done) tell a busy tenant from an idle
-	// one; zero means that it tells nothing.
-	IdleFreezeCost time.Duration
 	// ThawCost is how long the call that thaws a tenant takes.
 	ThawCost time.Duration
 	// ThawLag is the time from the start of that call to the tenant's first work
 	// on a card where nobody else runs.
 	ThawLag time.Duration
+	// ContestedThaw is how much longer the thaw of a tenant with work takes while
+	// somebody else runs. It lets the length of a reported thaw (Done) tell whether
+	// the tenant that is about to be frozen was running; negative: it does not.
+	ContestedThaw time.Duration
 	// NativeSlice and NativeCopySlice are what the driver gives a TSG of the
 	// graphics engine and of any other engine.
 	NativeSlice, NativeCopySlice time.Duration
 }
 
-// H200 is what was measured on an H200 with driver 580.159.04.
+// H200 is what was measured on an H200 with driver 580.159.04, for tenants of one
+// CUDA context, which has 20 channels (testdata/lags.c).
 func H200() Hardware {
 	return Hardware{
 		SwitchCost:      180 * time.Microsecond,
 		SliceLoss:       33 * time.Microsecond,
-		FreezeCost:      605 * time.Microsecond,
-		FreezeLag:       400 * time.Microsecond,
-		ThawCost:        345 * time.Microsecond,
-		ThawLag:         400 * time.Microsecond,
+		FreezeCost:      640 * time.Microsecond,
+		FreezeLag:       435 * time.Microsecond,
+		ThawCost:        375 * time.Microsecond,
+		ThawLag:         315 * time.Microsecond,
+		ContestedThaw:   105 * time.Microsecond,
 		NativeSlice:     2048 * time.Microsecond,
 		NativeCopySlice: 1024 * time.Microsecond,
 	}
@@ -93,16 +95,13 @@ func (c Config) withDefaults() Config {
 	orDur(&c.HighSlice, 20*time.Millisecond)
 	orDur(&c.MinSlice, 2*time.Millisecond)
 	h, std := &c.Hardware, H200()
-	if *h == (Hardware{}) {
-		*h = std
-		return c
-	}
 	orDur(&h.SwitchCost, std.SwitchCost)
 	orDur(&h.SliceLoss, std.SliceLoss)
 	orDur(&h.FreezeCost, std.FreezeCost)
 	orDur(&h.FreezeLag, std.FreezeLag)
 	orDur(&h.ThawCost, std.ThawCost)
 	orDur(&h.ThawLag, std.ThawLag)
+	orDur(&h.ContestedThaw, std.ContestedThaw)
 	orDur(&h.NativeSlice, std.NativeSlice)
 	orDur(&h.NativeCopySlice, std.NativeCopySlice)
 	return c
@@ -147,9 +146,9 @@ func (c Config) Validate() error {
 		{"slice loss", h.SliceLoss, 0, callMax},
 		{"freeze cost", h.FreezeCost, 0, callMax},
 		{"freeze lag", h.FreezeLag, 0, callMax},
-		{"idle freeze cost", h.IdleFreezeCost, 0, callMax},
 		{"thaw cost", h.ThawCost, 0, callMax},
 		{"thaw lag", h.ThawLag, 0, callMax},
+		{"contested thaw", h.ContestedThaw, -callMax, callMax},
 		{"native slice", h.NativeSlice, time.Microsecond, sliceMax},
 		{"native copy slice", h.NativeCopySlice, time.Microsecond, sliceMax},
 	} {

@@ -64,7 +64,10 @@ type tenant struct {
 	share  Milli // hard, guaranteed, or zero
 	weight int64 // among those who share
 	hint   Use   // from SetBusy
-	seen   Use   // from the length of its last freeze
+
+	ran      bool          // it was running when last it left its slot
+	thawCost time.Duration // of thaws while nobody else ran, averaged; 0: unknown
+	entries  int           // how many slots it has had
 
 	account
 	frozen   bool
@@ -108,7 +111,7 @@ func New(cfg Config) (*Governor, error) {
 		groups: map[GroupID]*group{},
 	}
 	g.rest = &tenant{}
-	g.end = Never
+	g.open, g.synced, g.end = true, true, Never
 	return g, nil
 }
 
@@ -206,8 +209,12 @@ func (g *Governor) AddGroup(id TenantID, gid GroupID, e Engine, flags ...GroupFl
 	}
 	t.groups = append(t.groups, gr)
 	g.groups[gid] = gr
-	g.changed = g.changed || len(t.groups) == 1
 	g.resized = true
+	if len(t.groups) == 1 {
+		g.changed = true
+		g.refresh()
+		t.setFrozen(!g.mayRun(t), g.now)
+	}
 	return nil
 }
 

@@ -2,14 +2,20 @@ package governor
 
 import "time"
 
-// remainderNone: a remainder of at most this, with nobody to use it, is not worth
-// a slot. It is what rounding leaves, as of three thirds.
-const remainderNone Milli = 3
+const (
+	// remainderNone: a remainder of at most this is what rounding leaves, as of
+	// three thirds; it does not lengthen the cycle.
+	remainderNone Milli = 3
+	// probeEvery: one of so many slots of a tenant begins with the card idle, to
+	// learn how long its thaw takes then.
+	probeEvery = 64
+)
 
 // rota is the state of the slots.
 type rota struct {
 	open      bool      // no slots are needed: everybody may run
-	ring      []*tenant // owners of slots in order; rest, if there is one, is last
+	ring      []*tenant // owners of slots in order; rest is last
+	slots     int       // how many of them have a part of the cycle
 	remainder Milli     // what the hard shares in the ring leave
 	sharing   int       // tenants with groups that share the remainder
 	rest      *tenant   // stands for those who share, or for nobody
@@ -21,6 +27,7 @@ type rota struct {
 	cycleStart time.Duration
 	end        time.Duration // when Step is due
 	lost       time.Duration // by switching between hard tenants, since ever
+	excess     int64         // sum of the debts in the ring, if positive; as account.debt
 	hand       handover      // into this slot
 }
 
@@ -32,10 +39,11 @@ type handover struct {
 	freezes     bool          // there are calls to freeze it
 	thaws       bool          // there are calls to thaw the next one
 	freezeFirst bool
+	contested   bool          // from runs until it is frozen and the next one has work
+	told        bool          // the thaw was reported
 	freezeAt    time.Duration // start of the (last) freeze call
 	thawAt      time.Duration // start of the (first) thaw call
 	ready       time.Duration // end of the last call
-	use         Use           // whether from was running when it was frozen
 }
 
 // refresh derives the ring from the tenants. It needs no time.
@@ -62,8 +70,12 @@ func (g *Governor) refresh() {
 	}
 	full := g.remainder <= remainderNone || g.sharing > 0
 	g.open = len(g.ring) == 0 || full && allBusy
-	if len(g.ring) > 0 && (g.remainder > remainderNone || g.sharing > 0) {
+	g.slots = len(g.ring)
+	if len(g.ring) > 0 {
 		g.ring = append(g.ring, g.rest)
+		if g.remainder > remainderNone || g.sharing > 0 {
+			g.slots++
+		}
 	}
 	if g.open {
 		for _, t := range g.ring {
@@ -77,7 +89,7 @@ func (g *Governor) period() time.Duration {
 	if g.open {
 		return g.cfg.Cycle
 	}
-	slots := min(max(len(g.ring), 2), 2*cycleCapTimes)
+	slots := min(max(g.slots, 2), 2*cycleCapTimes)
 	return g.cfg.Cycle / 2 * time.Duration(slots)
 }
 
@@ -89,7 +101,11 @@ func (g *Governor) slotFloor() time.Duration {
 // mayRun says whether a tenant is to be thawed in the present slot.
 func (g *Governor) mayRun(t *tenant) bool {
 	switch {
-	case g.open || t.hard && t.share >= Card:
+	case t.hard && t.share >= Card:
+		return true
+	case t.hard && len(t.groups) == 0:
+		return false // its first group waits for its slot
+	case g.open:
 		return true
 	case t.hard:
 		return g.cur == t
@@ -136,9 +152,9 @@ func (g *Governor) Done(a Action, start, end time.Duration) {
 		return // of an earlier slot
 	case a.Kind == Thaw && h.thaws && (t == g.cur || g.cur == g.rest):
 		h.thawAt = start
+		g.noteThaw(t, end-start)
 	case a.Kind == Freeze && h.freezes && (t == h.from || h.from == g.rest):
 		h.freezeAt = start
-		g.noteUse(t, end-start)
 	default:
 		return
 	}
@@ -147,17 +163,20 @@ func (g *Governor) Done(a Action, start, end time.Duration) {
 	g.planEnd()
 }
 
-// noteUse tells a busy tenant from an idle one by how long its freeze took.
-func (g *Governor) noteUse(t *tenant, took time.Duration) {
-	hw := g.cfg.Hardware
-	if hw.IdleFreezeCost == 0 {
-		return
+// noteThaw learns how long a tenant's thaw takes while nobody runs, and tells from
+// a longer one that the tenant that is about to be frozen is running.
+func (g *Governor) noteThaw(t *tenant, took time.Duration) {
+	h, extra := &g.hand, g.cfg.Hardware.ContestedThaw
+	h.told = true
+	switch {
+	case h.freezeFirst || !h.freezes:
+		if t.thawCost == 0 {
+			t.thawCost = took
+		}
+		t.thawCost += (took - t.thawCost) / 4
+	case t == g.cur && h.from != nil && h.from.hint == Unknown:
+		h.contested = took > t.thawCost+extra/2
 	}
-	t.seen = Idle
-	if took > (hw.IdleFreezeCost+hw.FreezeCost)/2 {
-		t.seen = Busy
-	}
-	g.hand.use = t.seen
 }
 
 // sync acts on a changed ring: the owner of the slot keeps it if it still has
@@ -215,8 +234,12 @@ func (g *Governor) advance() []Action {
 // handOver makes to the owner of the slot and returns the calls that do it.
 func (g *Governor) handOver(from, to *tenant, wrapped bool) (acts []Action) {
 	due := min(g.end, g.now)
-	h := handover{from: from, fromStart: g.start, freezeFirst: g.freezeFirst(from, to), use: from.use()}
+	h := handover{from: from, fromStart: g.start, freezeFirst: g.freezeFirst(from, to)}
+	if from != nil && to != g.rest && !h.freezeFirst {
+		h.contested = from.hint == Busy || from.hint == Unknown && from.ran
+	}
 	g.cur = to
+	to.entries++
 	first, second := Thaw, Freeze
 	if h.freezeFirst {
 		first, second = Freeze, Thaw
@@ -235,6 +258,7 @@ func (g *Governor) handOver(from, to *tenant, wrapped bool) (acts []Action) {
 		h.freezes = h.freezes || a.Kind == Freeze
 		h.thaws = h.thaws || a.Kind == Thaw
 	}
+	h.contested = h.contested && h.freezes && h.thaws
 	h.ready = g.now + g.callTime(acts)
 	g.hand = h
 	_, g.start = h.times(g.cfg.Hardware)
@@ -247,25 +271,22 @@ func (g *Governor) handOver(from, to *tenant, wrapped bool) (acts []Action) {
 
 // freezeFirst says in which order the calls of a handover are made.
 //
-// Thawing first costs nothing, for the leaving tenant runs on until it is frozen,
-// but if it happens to be idle the entering one gets that time as a present. So
-// this order is for when one knows which, and for when those who enter only share
-// what is left. Otherwise the card idles for the length of a thaw and the slot
+// Thawing first is cheap, for the leaving tenant runs on until it is frozen; but
+// if it happens to be idle the entering one gets that time as a present. So this
+// order is for when one can tell which, and for when those who enter only share
+// what is left. Otherwise the card idles for the length of a thaw, and the slot
 // begins at a certain time.
 func (g *Governor) freezeFirst(from, to *tenant) bool {
-	return to != g.rest && (from == g.rest || from.use() == Unknown)
-}
-
-// use is what is known about a tenant's having work; nil stands for nobody.
-func (t *tenant) use() Use {
 	switch {
-	case t == nil:
-		return Idle
-	case t.hint != Unknown:
-		return t.hint
-	default:
-		return t.seen
+	case from == nil || to == g.rest:
+		return false
+	case from == g.rest:
+		return true
+	case from.hint != Unknown:
+		return false
 	}
+	canTell := g.cfg.Hardware.ContestedThaw > 0 && to.thawCost > 0
+	return !canTell || to.entries%probeEvery == 0
 }
 
 // actOn appends the freezes (or thaws) that the present slot needs.

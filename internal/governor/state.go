@@ -23,7 +23,7 @@ type TenantState struct {
 	Slot int
 	// Groups is how many TSGs it has.
 	Groups int
-	// Use is what is known about its having work.
+	// Use is what SetBusy told.
 	Use Use
 	// Frozen says that it may not run now.
 	Frozen bool
@@ -40,7 +40,7 @@ func (g *Governor) Snapshot() State {
 	for _, t := range g.tenants {
 		ts := TenantState{
 			ID: t.ID, Target: g.target(t), Hard: t.hard, Slot: -1, Groups: len(t.groups),
-			Use: t.use(), Frozen: t.frozen, FrozenFor: t.frozenNs, ThawedFor: t.thawedNs,
+			Use: t.hint, Frozen: t.frozen, FrozenFor: t.frozenNs, ThawedFor: t.thawedNs,
 			Debt: time.Duration(t.debt / int64(Card)),
 		}
 		if t.frozen {
