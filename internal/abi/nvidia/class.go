@@ -15,7 +15,9 @@ const (
 	ClassOSDescriptor     Class = 0x0071 // NV01_MEMORY_SYSTEM_OS_DESCRIPTOR
 	ClassEventOSEvent     Class = 0x0079 // NV01_EVENT_OS_EVENT
 	ClassDevice           Class = 0x0080 // NV01_DEVICE_0
-	ClassMemoryLocalDesc  Class = 0x0082 // NV01_MEMORY_LOCAL_PHYSICAL
+	ClassMemoryListFB     Class = 0x0082 // NV01_MEMORY_LIST_FBMEM
+	ClassMemoryListObject Class = 0x0083 // NV01_MEMORY_LIST_OBJECT
+	ClassMemoryPhysical   Class = 0x00c2 // NV01_MEMORY_LOCAL_PHYSICAL
 	ClassUserSharedData   Class = 0x00de // RM_USER_SHARED_DATA
 	ClassMemoryMapper     Class = 0x00fe // NV_MEMORY_MAPPER
 	ClassMemoryFabric     Class = 0x00f8 // NV_MEMORY_FABRIC
@@ -26,6 +28,7 @@ const (
 	ClassVASpace          Class = 0x90f1 // FERMI_VASPACE_A
 	ClassContextShare     Class = 0x9067 // FERMI_CONTEXT_SHARE_A
 	ClassTSG              Class = 0xa06c // KEPLER_CHANNEL_GROUP_A
+	ClassChannelFermi     Class = 0x906f // GF100_CHANNEL_GPFIFO
 	ClassChannelKepler    Class = 0xa06f // KEPLER_CHANNEL_GPFIFO_A
 	ClassChannelKeplerB   Class = 0xa16f // KEPLER_CHANNEL_GPFIFO_B
 	ClassChannelMaxwell   Class = 0xb06f // MAXWELL_CHANNEL_GPFIFO_A
@@ -47,7 +50,7 @@ func (c Class) IsRootClient() bool {
 // IsChannel says whether the class is a GPFIFO channel of any generation.
 func (c Class) IsChannel() bool {
 	switch c {
-	case ClassChannelKepler, ClassChannelKeplerB, ClassChannelMaxwell, ClassChannelPascal, ClassChannelVolta,
+	case ClassChannelFermi, ClassChannelKepler, ClassChannelKeplerB, ClassChannelMaxwell, ClassChannelPascal, ClassChannelVolta,
 		ClassChannelTuring, ClassChannelAmpere, ClassChannelHopper, ClassChannelBlackwell, ClassChannelBlackwlB:
 		return true
 	}

@@ -1,5 +1,7 @@
 package nvidia
 
+import "slices"
+
 // Verdict says how a supervisor may treat a call of a tenant.
 type Verdict uint8
 
@@ -49,46 +51,50 @@ const (
 	InOut = In | Out
 )
 
-// Field says where a count is found: a word of Width bytes (1, 2, 4 or 8) at Offset, or the number Fixed when
-// Width is 0.
+// Field says where a count is found: a 32-bit word at Offset, squared when Square is set. With Const set the
+// count is Offset itself.
 type Field struct {
 	Offset uint32
-	Width  uint8
-	Fixed  uint32
+	Square bool
+	Const  bool
 }
 
 // Fixed returns a count that is always n.
-func Fixed(n uint32) Field { return Field{Fixed: n} }
+func Fixed(n uint32) Field { return Field{Offset: n, Const: true} }
 
 // At returns a count held in the 32-bit word at off.
-func At(off uint32) Field { return Field{Offset: off, Width: 4} }
+func At(off uint32) Field { return Field{Offset: off} }
 
-// At64 returns a count held in the 64-bit word at off.
-func At64(off uint32) Field { return Field{Offset: off, Width: 8} }
+// AtSquared returns a count that is the square of the 32-bit word at off: a matrix of GPUs.
+func AtSquared(off uint32) Field { return Field{Offset: off, Square: true} }
 
 // Read returns the count for the struct b.
 func (f Field) Read(b []byte) (uint64, error) {
-	end := uint64(f.Offset) + uint64(f.Width)
-	if f.Width != 0 && end > uint64(len(b)) {
-		return 0, &ShortError{What: "count field", Have: len(b), Want: int(end)}
+	if f.Const {
+		return uint64(f.Offset), nil
 	}
-	switch f.Width {
-	case 0:
-		return uint64(f.Fixed), nil
-	case 1:
-		return uint64(b[f.Offset]), nil
-	case 2:
-		return uint64(le.Uint16(b[f.Offset:])), nil
-	case 4:
-		return uint64(le.Uint32(b[f.Offset:])), nil
-	case 8:
-		return le.Uint64(b[f.Offset:]), nil
+	v, err := U32At(b, f.Offset)
+	if err != nil {
+		return 0, err
 	}
-	return 0, &CountError{What: "count field width", Count: uint64(f.Width), Max: 8}
+	if f.Square {
+		return uint64(v) * uint64(v), nil
+	}
+	return uint64(v), nil
 }
 
+// Bounds of what a call may carry, and so of what a supervisor copies.
+const (
+	// MaxParamsSize is what RM itself accepts for params and for a list behind a pointer (param_copy.h).
+	MaxParamsSize = 1 << 20
+	// maxList is enough for every list of the info and capability calls, which have at most a few hundred
+	// entries; more is refused.
+	maxList = 64 << 10
+)
+
 // Ptr describes one 8-byte pointer inside a struct. A null pointer is passed through. The pointed-to bytes are
-// Count × ElemSize, and more than MaxBytes is refused.
+// Count × ElemSize, and more than MaxBytes is refused. MaxBytes 0 means that the driver never follows the
+// pointer: pass null, and restore the tenant's value in the answer.
 type Ptr struct {
 	Offset   uint32
 	Count    Field
@@ -99,12 +105,15 @@ type Ptr struct {
 
 // Bytes returns how many bytes the pointer of the struct b covers.
 func (p Ptr) Bytes(b []byte) (uint32, error) {
+	if p.MaxBytes == 0 {
+		return 0, nil
+	}
 	n, err := p.Count.Read(b)
 	if err != nil {
 		return 0, err
 	}
-	if p.ElemSize != 0 && n > uint64(p.MaxBytes)/uint64(p.ElemSize) {
-		return 0, &CountError{What: "pointed-to elements", Count: n, Max: uint64(p.MaxBytes) / uint64(p.ElemSize)}
+	if max := uint64(p.MaxBytes / p.ElemSize); n > max {
+		return 0, &CountError{What: "pointed-to elements", Count: n, Max: max}
 	}
 	return uint32(n) * p.ElemSize, nil
 }
@@ -117,7 +126,6 @@ const (
 	FDControl FDKind = iota + 1 // /dev/nvidiactl or /dev/nvidiaN
 	FDUVM                       // /dev/nvidia-uvm
 	FDCap                       // a /dev/nvidia-caps node
-	FDEvent                     // a file that events are posted to: /dev/nvidiactl or /dev/nvidiaN
 )
 
 // FD describes one 4-byte fd number inside a struct. The engine puts its duplicate's number there for the call
@@ -131,30 +139,39 @@ type FD struct {
 type Escape struct {
 	Name    string
 	Nr      uint8
-	Sizes   []uint32 // allowed sizes; empty when the call carries an array (then Unit says of what)
-	Unit    uint32   // element size of an array argument
-	Status  int      // offset of the status word in the first size, −1 when there is none
+	Sizes   []uint32 // allowed sizes; empty when the argument is an array, then Unit is its element size
+	Unit    uint32
+	Status  int // offset of the status word in the first of Sizes, −1 when there is none
 	Verdict Verdict
 	Ptrs    []Ptr
 	FDs     []FD
 	Refusal Status
 }
 
-// ControlRow is one command of RM_CONTROL.
+// Fits says whether an argument size is one the row allows.
+func (e Escape) Fits(size uint32) bool {
+	if e.Unit != 0 {
+		return size != 0 && size%e.Unit == 0 && size <= MaxIoctlSize
+	}
+	return slices.Contains(e.Sizes, size)
+}
+
+// ControlRow is one command of RM_CONTROL. RM refuses any other params size than its own, except where Size is
+// 0 and MaxSize is not.
 type ControlRow struct {
 	Name    string
 	Cmd     uint32
-	Size    uint32 // of the params; 0 when it varies, then MaxSize bounds it
+	Size    uint32 // of the params; 0 when there are none, or when it varies up to MaxSize
 	MaxSize uint32
 	Verdict Verdict
 	Ptrs    []Ptr
 	FDs     []FD
-	Refusal Status
+	Refusal Status // StatusOK: say it worked, forward nothing
 }
 
 // Fits says whether a params size is one the row allows.
 func (r ControlRow) Fits(size uint32) bool {
-	if r.Size == 0 {
+	if r.MaxSize != 0 {
 		return size <= r.MaxSize
 	}
 	return size == r.Size
@@ -176,11 +193,10 @@ const (
 	KindContextShare
 	KindEngine
 	KindEvent
-	KindProfiler
 )
 
 func (k ClassKind) String() string {
-	names := [...]string{"object", "client", "device", "subdevice", "memory", "vaspace", "group", "channel", "context-share", "engine", "event", "profiler"}
+	names := [...]string{"object", "client", "device", "subdevice", "memory", "vaspace", "group", "channel", "context-share", "engine", "event"}
 	if int(k) < len(names) {
 		return names[k]
 	}
@@ -188,27 +204,27 @@ func (k ClassKind) String() string {
 }
 
 // ClassRow is one class of RM_ALLOC.
+//
+// RM takes the size of the params from the class and ignores the paramsSize of the call. So must a supervisor:
+// with a non-null pointer it copies ParamsSize() bytes, whatever the call says.
 type ClassRow struct {
 	Name    string
 	Class   Class
 	Kind    ClassKind
-	Sizes   []uint32 // allowed sizes of the params; 0 allows NULL params
+	Sizes   []uint32 // what the params may be: 0 for a null pointer, n for a struct of n bytes
 	Verdict Verdict
 	Ptrs    []Ptr
 	FDs     []FD
-	VRAM    bool // device memory when the params say so
+	Clients []uint32 // offsets of handles of other clients: each must be 0 or a client of the tenant
+	VRAM    bool     // device memory when the params say so
 	Refusal Status
 }
 
-// Fits says whether a params size is one the row allows.
-func (r ClassRow) Fits(size uint32) bool {
-	for _, s := range r.Sizes {
-		if s == size {
-			return true
-		}
-	}
-	return false
-}
+// ParamsSize returns how many bytes RM reads from a non-null params pointer; 0 when it ignores the pointer.
+func (r ClassRow) ParamsSize() uint32 { return slices.Max(r.Sizes) }
+
+// NullOK says whether the params pointer may be null.
+func (r ClassRow) NullOK() bool { return slices.Contains(r.Sizes, 0) }
 
 // UVMRow is one command of /dev/nvidia-uvm.
 type UVMRow struct {
@@ -217,6 +233,7 @@ type UVMRow struct {
 	Size         uint32
 	Verdict      Verdict
 	FDs          []FD
-	StatusOffset int // −1 when there is none
+	Clients      []uint32 // offsets of client handles: each must be 0 or a client of the tenant
+	StatusOffset int      // −1 when there is none
 	Refusal      Status
 }
