@@ -277,3 +277,40 @@ func TestModelIsTheCard(t *testing.T) {
 		within(t, fmt.Sprintf("sum %v + %v", c.a, c.b), float64(a.done+b.done)/float64(m.now)*100, c.sum, 1)
 	}
 }
+
+// Many small slots: a cycle of 160 ms with 20 slots of 8 ms.
+func TestFairTwenty(t *testing.T) {
+	for _, n := range []int{3, 20} {
+		b := newBench(t, Config{Policy: Fair, MaxInst: 20}, 1)
+		b.report = true
+		for i := range n {
+			b.join(Tenant{ID: TenantID(fmt.Sprint(i))}, busy, busy)
+		}
+		b.run(time.Second)
+		got := b.shares(30 * time.Second)
+		sum, worst := 0.0, 0.0
+		for _, v := range got {
+			sum += v
+		}
+		for _, v := range got {
+			if n == 20 {
+				v *= 100 / sum
+			}
+			worst = max(worst, math.Abs(v-5))
+		}
+		t.Logf("%d tenants of 5 %% with two TSGs each: worst error %.2f points, sum %.1f %%", n, worst, sum)
+		if worst > 0.3 {
+			t.Errorf("%d tenants: off by %.2f points: %v", n, worst, got)
+		}
+	}
+}
+
+// A tenant that wakes takes its share back within 100 ms.
+func TestWakingTenantTakesItsShareBack(t *testing.T) {
+	b := newBench(t, Config{Policy: Burst}, 1)
+	b.join(Tenant{ID: "a", Share: 500}, busy)
+	b.join(Tenant{ID: "b", Share: 500}, idle)
+	b.run(777 * ms)
+	b.byGroup[2].pending = endless
+	within(t, "in the first 100 ms", b.shares(100 * ms)["b"], 50, 10)
+}
