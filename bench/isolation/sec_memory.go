@@ -1,0 +1,84 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+)
+
+const (
+	quotaText    = "4Gi"
+	quotaBytes   = 4 << 30
+	ceilingMiB   = 5 << 10 // what a leak could take of the card: a quarter over
+	memoryWindow = 2.5     // seconds: allocate, hold, be looked at
+)
+
+// runMemory tries every way to allocate against one quota, from one and from
+// two processes of the tenant at once, and allocating and freeing at random.
+func (b *bench) runMemory(ctx context.Context) {
+	if b.cfg.emulated != "" {
+		return // the paths are tested on the emulated card by internal/engine/kernel
+	}
+	for _, path := range []string{"malloc", "async", "vmm", "managed", "array"} {
+		for _, processes := range b.processCounts() {
+			b.memoryCase(ctx, "take", path, processes)
+		}
+	}
+	b.memoryCase(ctx, "churn", "malloc", 2)
+}
+
+func (b *bench) processCounts() []int {
+	if b.cfg.quick {
+		return []int{2}
+	}
+	return []int{1, 2}
+}
+
+// memoryCase records one path.
+func (b *bench) memoryCase(ctx context.Context, mode, path string, processes int) {
+	row := Row{Section: secMemory, Case: fmt.Sprintf("%s %s × %d", mode, path, processes),
+		Workloads: []string{"memory"}, Policy: "quota " + quotaText}
+	m, err := b.tryQuota(ctx, mode, path, processes)
+	if err != nil {
+		row.Error = err.Error()
+	} else {
+		row.Memory = &m
+	}
+	b.record(row)
+}
+
+// tryQuota runs one path and looks at the card while everything is held.
+func (b *bench) tryQuota(ctx context.Context, mode, path string, processes int) (MemoryRow, error) {
+	m := MemoryRow{Path: path, Processes: processes, Quota: quotaBytes}
+	if err := b.spent(ctx); err != nil {
+		return m, err
+	}
+	before, errBefore := cardMemoryUsed(ctx)
+	argv := []string{b.programs.memory, "--mode", mode, "--path", path,
+		"--procs", strconv.Itoa(processes), "--ceiling-mib", strconv.Itoa(ceilingMiB)}
+	c, err := b.assemble(ctx, []tenant{{workload: "memory", argv: argv, grant: &grant{policy: "native", memory: quotaText}}})
+	if err != nil {
+		return m, err
+	}
+	defer c.disband()
+	if err := c.open(time.Now().Add(lead), memoryWindow); err != nil {
+		return m, err
+	}
+	if err := pause(ctx, lead+1500*time.Millisecond); err != nil {
+		return m, err
+	}
+	during, errDuring := cardMemoryUsed(ctx)
+	answers, err := c.collect(ctx, memoryWindow)
+	if err != nil {
+		return m, err
+	}
+	m.Peak, m.Refusals = answers[0].Peak, answers[0].Refusals
+	m.Over = max(0, m.Peak-m.Quota)
+	m.Refused = m.Refusals > 0 && m.Peak < ceilingMiB<<20
+	if m.Measured = errBefore == nil && errDuring == nil; m.Measured {
+		m.Device = during - before
+		m.DeviceOff = max(0, m.Device-m.Quota)
+	}
+	return m, nil
+}
