@@ -278,7 +278,8 @@ func TestModelIsTheCard(t *testing.T) {
 	}
 }
 
-// Many small slots: a cycle of 160 ms with 20 slots of 8 ms.
+// Many small slots: 4 ms (beside a large rest) or 8 ms. A tenant that switches
+// between two TSGs of its own inside its slot pays for that itself.
 func TestFairTwenty(t *testing.T) {
 	for _, n := range []int{3, 20} {
 		b := newBench(t, Config{Policy: Fair, MaxInst: 20}, 1)
@@ -299,7 +300,7 @@ func TestFairTwenty(t *testing.T) {
 			worst = max(worst, math.Abs(v-5))
 		}
 		t.Logf("%d tenants of 5 %% with two TSGs each: worst error %.2f points, sum %.1f %%", n, worst, sum)
-		if worst > 0.3 {
+		if worst > 0.4 {
 			t.Errorf("%d tenants: off by %.2f points: %v", n, worst, got)
 		}
 	}

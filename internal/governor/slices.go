@@ -140,9 +140,8 @@ func (g *Governor) sliceNative(out []Slice, on []sharer, e Engine) []Slice {
 	return out
 }
 
-// shareOut sets the work of all tenants on an engine. While slots are used a
-// hard tenant's slices outlast its slot, so that it is the freeze that ends it;
-// otherwise they are its share of the cycle.
+// shareOut sets the work of all tenants on an engine: a hard tenant's is its share
+// of the cycle, unless slots are used (slotSlice).
 func (g *Governor) shareOut(on []sharer) {
 	cycle, left := g.period(), Card
 	var sharing []sharer
@@ -151,9 +150,7 @@ func (g *Governor) shareOut(on []sharer) {
 			left -= s.share
 			s.work = part(cycle, int64(s.share), int64(Card))
 			if !g.open {
-				h := g.cfg.Hardware
-				s.work += h.ThawCost + h.FreezeCost + g.cfg.MinSlice
-				s.work = max(s.work, g.cfg.MinSlice*time.Duration(s.active))
+				s.work = g.slotSlice(s.work, s.active) * time.Duration(s.active)
 			}
 		}
 	}
@@ -175,6 +172,21 @@ func (g *Governor) shareOut(on []sharer) {
 	} else {
 		stretch(sharing, g.cfg.MinSlice)
 	}
+}
+
+// slotSlice is the slice of each of a hard tenant's groups while slots are used. No
+// slice may end during the handover, when the entering tenant is thawed and this
+// one is not yet frozen: the runlist would go on to the other tenant. So the last
+// of the slices that fit into the slot begins before and ends after it.
+func (g *Governor) slotSlice(slot time.Duration, groups int) time.Duration {
+	hw := g.cfg.Hardware
+	lead := hw.ThawCost + hw.FreezeCost + hw.SwitchCost // before the slot's end
+	n := min(time.Duration(groups), slot/max(g.cfg.MinSlice, 3*lead/2))
+	if n <= 1 {
+		return slot + lead + g.cfg.MinSlice
+	}
+	least, most := (slot+lead/4)/n, (slot-lead)/(n-1)
+	return (least+most)/2 - hw.SwitchCost
 }
 
 // part is d × num / den.
