@@ -205,8 +205,8 @@ func TestIdleGroupsAreSkipped(t *testing.T) {
 func TestDecodersAreSevenServers(t *testing.T) {
 	c := card.New(card.H200())
 	compute := newWorker(t, c, 1, ms, 1<<20)
-	_, x := start(t, c, 2)
-	d, err := x.StartDecoder(7)
+	port, x := start(t, c, 2)
+	d, err := x.StartDecoder(port, 7)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,7 @@ const (
 	NrIdentify = 0xef
 
 	SizeSubmit   = 32
-	SizeWait     = 40
+	SizeWait     = 48
 	SizeProgress = 40
 	SizeManaged  = 24
 	SizeIdentify = 8
@@ -58,20 +58,22 @@ func GetSubmit(b []byte) Submit {
 	}
 }
 
-// Wait blocks until Target pieces of a channel have completed: client 0, channel 4, target 8; completed 16
-// answers the channel's total, submitted 24 and finished 32 the card times of the piece waited for.
+// Wait blocks until Target pieces of a channel have completed, or the timeout (0: none) has passed: client 0,
+// channel 4, target 8, timeout 40; completed 16 answers the channel's total, submitted 24 and finished 32 the
+// card times of the piece waited for, if it has completed.
 type Wait struct {
 	Client, Channel     uint32
 	Target              int64
 	Completed           int64
 	Submitted, Finished time.Duration
+	Timeout             time.Duration
 }
 
 // Put writes the call; b holds at least SizeWait bytes.
 func (w Wait) Put(b []byte) {
 	le.PutUint32(b[0:], w.Client)
 	le.PutUint32(b[4:], w.Channel)
-	for i, v := range []int64{w.Target, w.Completed, int64(w.Submitted), int64(w.Finished)} {
+	for i, v := range []int64{w.Target, w.Completed, int64(w.Submitted), int64(w.Finished), int64(w.Timeout)} {
 		le.PutUint64(b[8+8*i:], uint64(v))
 	}
 }
@@ -80,7 +82,7 @@ func (w Wait) Put(b []byte) {
 func GetWait(b []byte) Wait {
 	return Wait{
 		le.Uint32(b[0:]), le.Uint32(b[4:]), int64(le.Uint64(b[8:])), int64(le.Uint64(b[16:])),
-		time.Duration(le.Uint64(b[24:])), time.Duration(le.Uint64(b[32:])),
+		time.Duration(le.Uint64(b[24:])), time.Duration(le.Uint64(b[32:])), time.Duration(le.Uint64(b[40:])),
 	}
 }
 

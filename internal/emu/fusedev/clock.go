@@ -89,6 +89,12 @@ func (k *clock) add(w *waiter) {
 	k.wake()
 }
 
+func (k *clock) isStopped() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.stopped
+}
+
 // forget removes a waiter that gave up.
 func (k *clock) forget(w *waiter) {
 	k.mu.Lock()

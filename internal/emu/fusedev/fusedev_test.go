@@ -303,7 +303,7 @@ func TestRealTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	begin := time.Now()
-	w, err := x.Wait(x.Channels[0], q)
+	w, err := x.Wait(x.Channels[0], q, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

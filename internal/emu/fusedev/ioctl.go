@@ -87,7 +87,7 @@ func (s *Server) file(tid, fd int) (card.FileID, bool) {
 	}
 	defer func() { _ = unix.Close(dup) }() // nor has the duplicate, which is not the last
 	var st unix.Stat_t
-	if unix.Fstat(dup, &st) != nil || st.Dev != s.dev {
+	if unix.Fstat(dup, &st) != nil || st.Dev != s.dev.Load() {
 		return 0, false
 	}
 	b := make([]byte, doorbell.SizeIdentify)
@@ -157,13 +157,17 @@ func (h *handle) wait(ctx context.Context, b []byte) syscall.Errno {
 		return syscall.EINVAL
 	}
 	c, k := h.s.Card, h.s.clock
-	k.sync()
-	test := func(time.Duration) (bool, time.Duration) {
+	limit := k.sync() + q.Timeout
+	test := func(now time.Duration) (bool, time.Duration) {
 		p, err := c.Progress(h.id, ref)
-		if err != nil || p.Completed >= q.Target {
+		if err != nil || p.Completed >= q.Target || q.Timeout > 0 && now >= limit {
 			return true, 0
 		}
-		return c.Watch(h.id, ref, q.Target) != nil, 0
+		over := c.Watch(h.id, ref, q.Target) != nil
+		if q.Timeout > 0 {
+			return over, limit
+		}
+		return over, 0
 	}
 	if over, _ := test(0); !over {
 		w := &waiter{ready: make(chan struct{}), test: test}
@@ -175,14 +179,14 @@ func (h *handle) wait(ctx context.Context, b []byte) syscall.Errno {
 			return syscall.EINTR
 		}
 	}
+	if k.isStopped() {
+		return syscall.ENODEV // the card is going away
+	}
 	p, err := c.Progress(h.id, ref)
 	if err != nil {
 		return syscall.EINVAL
 	}
-	if p.Completed < q.Target {
-		return syscall.ENODEV // the card is going away
-	}
-	done, _ := c.Completion(ref, q.Target) // zero times when it is too long ago
+	done, _ := c.Completion(ref, q.Target) // zero times when it is not done, or too long ago
 	q.Completed, q.Submitted, q.Finished = p.Completed, done.Submitted, done.Finished
 	q.Put(b)
 	return 0

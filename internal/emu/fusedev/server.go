@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 
 	"github.com/hanwen/go-fuse/v2/fs"
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -28,7 +29,7 @@ type Server struct {
 	// Card is the model behind the files.
 	Card  *card.Card
 	dir   string
-	dev   uint64 // device number of the mount
+	dev   atomic.Uint64 // device number of the mount; calls may come in before Mount has returned
 	clock *clock
 	fuse  *fuse.Server
 }
@@ -76,7 +77,7 @@ func (s *Server) mount() error {
 		return errors.Join(err, s.unmount())
 	}
 	if sys, ok := st.Sys().(*unixStat); ok {
-		s.dev = uint64(sys.Dev)
+		s.dev.Store(sys.Dev)
 	}
 	return nil
 }

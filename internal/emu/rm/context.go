@@ -235,9 +235,9 @@ type Decoder struct {
 	Channels []nvidia.Handle
 }
 
-// StartDecoder makes a decoder with a channel on each of the first n decode engines.
-func (x *Context) StartDecoder(n int) (*Decoder, error) {
-	c, err := NewClient(x.port, x.FD)
+// StartDecoder makes a decoder with a channel on each of the first n decode engines; its calls go through port.
+func (x *Context) StartDecoder(port Port, n int) (*Decoder, error) {
+	c, err := NewClient(port, x.FD)
 	if err != nil {
 		return nil, err
 	}

@@ -36,10 +36,10 @@ func (c *Client) Submit(channel nvidia.Handle, each time.Duration, n int64) (int
 	return doorbell.GetSubmit(b).Submitted, nil
 }
 
-// Wait blocks until n pieces of a channel have completed.
-func (c *Client) Wait(channel nvidia.Handle, n int64) (doorbell.Wait, error) {
+// Wait blocks until n pieces of a channel have completed, or for the timeout (0: none).
+func (c *Client) Wait(channel nvidia.Handle, n int64, timeout time.Duration) (doorbell.Wait, error) {
 	b := make([]byte, doorbell.SizeWait)
-	doorbell.Wait{Client: uint32(c.Handle), Channel: uint32(channel), Target: n}.Put(b)
+	doorbell.Wait{Client: uint32(c.Handle), Channel: uint32(channel), Target: n, Timeout: timeout}.Put(b)
 	if err := private(c.port, c.FD, doorbell.NrWait, b); err != nil {
 		return doorbell.Wait{}, fmt.Errorf("wait for piece %d of channel %#x: %w", n, uint32(channel), err)
 	}
