@@ -18,13 +18,13 @@ func escapes() []Escape {
 		{Name: "NV_ESC_RM_DUP_OBJECT", Nr: EscDup, Sizes: of(SizeDup), Status: 24, Verdict: Judge},
 		{Name: "NV_ESC_RM_SHARE", Nr: EscShare, Sizes: of(24), Status: 20, Verdict: Plain},
 		{Name: "NV_ESC_RM_I2C_ACCESS", Nr: EscI2CAccess, Sizes: of(32), Status: 24, Verdict: Refuse, Refusal: StatusInsufficientPermissions},
-		{Name: "NV_ESC_RM_IDLE_CHANNELS", Nr: EscIdleChannels, Sizes: of(56), Status: 48, Verdict: Deep, Ptrs: []Ptr{{16, At(12), 4, maxList, In}, {24, At(12), 4, maxList, In}, {32, At(12), 4, maxList, In}}},
+		{Name: "NV_ESC_RM_IDLE_CHANNELS", Nr: EscIdleChannels, Sizes: of(56), Status: 48, Verdict: Deep, Ptrs: []Ptr{handles(16, 12).ofClients(), handles(24, 12), handles(32, 12)}},
 		// Judge by function: 2, 6 and 14 allocate, 3 frees, 5 tells sizes, 27 is Pinned, 19 and 20 are refused.
 		{Name: "NV_ESC_RM_VID_HEAP_CONTROL", Nr: EscVidHeap, Sizes: of(SizeVidHeap), Status: 20, Verdict: Judge},
 		{Name: "NV_ESC_RM_ACCESS_REGISTRY", Nr: EscAccessRegistry, Sizes: of(72), Status: 64, Verdict: Refuse, Refusal: StatusInsufficientPermissions},
 		{Name: "NV_ESC_RM_MAP_MEMORY", Nr: EscMapMemory, Sizes: of(SizeMapMemory), Status: 40, Verdict: Caller, FDs: []FD{{48, FDControl}}},
 		{Name: "NV_ESC_RM_UNMAP_MEMORY", Nr: EscUnmapMemory, Sizes: of(SizeUnmapMemory), Status: 24, Verdict: Caller},
-		{Name: "NV_ESC_RM_GET_EVENT_DATA", Nr: EscGetEventData, Sizes: of(16), Status: 12, Verdict: Deep, Ptrs: []Ptr{{0, Fixed(1), 16, 16, Out}}}, // NvUnixEvent
+		{Name: "NV_ESC_RM_GET_EVENT_DATA", Nr: EscGetEventData, Sizes: of(16), Status: 12, Verdict: Deep, Ptrs: []Ptr{{Offset: 0, Count: Fixed(1), ElemSize: 16, MaxBytes: 16, Dir: Out}}}, // NvUnixEvent
 		{Name: "NV_ESC_RM_ALLOC_CONTEXT_DMA2", Nr: EscAllocContextDma2, Sizes: of(56), Status: 48, Verdict: Plain},
 		{Name: "NV_ESC_RM_ADD_VBLANK_CALLBACK", Nr: EscAddVblankCallback, Status: -1, Verdict: Refuse, Refusal: StatusNotSupported},
 		{Name: "NV_ESC_RM_MAP_MEMORY_DMA", Nr: EscMapMemoryDma, Sizes: of(56), Status: 48, Verdict: Plain},

@@ -23,6 +23,11 @@ func (r ControlRow) withFD(off uint32, kind FDKind) ControlRow {
 	return r
 }
 
+func (r ControlRow) withClients(offs ...uint32) ControlRow {
+	r.Clients = offs
+	return r
+}
+
 func (r ControlRow) withPtr(p Ptr) ControlRow {
 	r.Ptrs = append(r.Ptrs, p)
 	return r
@@ -32,6 +37,30 @@ func (r ControlRow) withPtr(p Ptr) ControlRow {
 func bufOut(off, size uint32) Ptr {
 	return Ptr{Offset: off, Count: At(size), ElemSize: 1, MaxBytes: maxList, Dir: Out}
 }
+
+// list is a pointer at 8 to elements of a size that the driver reads and fills in, with their count at 0: the
+// shape of the info and class-list calls.
+func list(elem uint32) Ptr { return listAt(8, 0, elem, InOut) }
+
+func listAt(off, count, elem uint32, d Dir) Ptr {
+	return Ptr{Offset: off, Count: At(count), ElemSize: elem, MaxBytes: maxList, Dir: d}
+}
+
+// handles is a pointer to handles that the driver only reads.
+func handles(off, count uint32) Ptr { return listAt(off, count, 4, In) }
+
+func (p Ptr) ofClients() Ptr {
+	p.Clients = true
+	return p
+}
+
+// matrixOut is a pointer to one word for each pair of the GPUs that the word at count counts.
+func matrixOut(off, count uint32) Ptr {
+	return Ptr{Offset: off, Count: AtSquared(count), ElemSize: 4, MaxBytes: maxList, Dir: Out}
+}
+
+// unused is a pointer that the driver never follows.
+func unused(off uint32) Ptr { return Ptr{Offset: off} }
 
 // class is a class whose params hold no pointer. sizes lists what the params may be.
 func class(kind ClassKind, name string, c Class, sizes ...uint32) ClassRow {

@@ -101,6 +101,7 @@ type Ptr struct {
 	ElemSize uint32
 	MaxBytes uint32
 	Dir      Dir
+	Clients  bool // the elements are handles of clients: each must be one of the tenant's
 }
 
 // Bytes returns how many bytes the pointer of the struct b covers.
@@ -166,7 +167,8 @@ type ControlRow struct {
 	Verdict Verdict
 	Ptrs    []Ptr
 	FDs     []FD
-	Refusal Status // StatusOK: say it worked, forward nothing
+	Clients []uint32 // offsets of handles of other clients: each must be 0 or a client of the tenant
+	Refusal Status   // StatusOK: say it worked, forward nothing
 }
 
 // Fits says whether a params size is one the row allows.

@@ -218,7 +218,7 @@ func TestRows(t *testing.T) {
 			if r.Size > MaxParamsSize {
 				t.Errorf("%s: %d bytes", what, r.Size)
 			}
-			pointersFit(t, what, r.Size, r.Ptrs, r.FDs, nil)
+			pointersFit(t, what, r.Size, r.Ptrs, r.FDs, r.Clients)
 		}
 		for _, r := range tab.Classes() {
 			what := fmt.Sprintf("%s class %#x %s", tab.Line, r.Class, r.Name)
@@ -370,13 +370,13 @@ func TestPtrBytes(t *testing.T) {
 		want uint32
 		ok   bool
 	}{
-		{Ptr{8, At(0), 8, 64, In}, 40, true},
-		{Ptr{8, At(4), 8, 64, In}, 0, false},
-		{Ptr{8, AtSquared(4), 4, MaxParamsSize, In}, 0, false},
-		{Ptr{8, AtSquared(0), 4, 100, In}, 100, true},
-		{Ptr{8, AtSquared(0), 4, 99, In}, 0, false},
-		{Ptr{8, Fixed(1), 16, 16, Out}, 16, true},
-		{Ptr{8, At(38), 1, 64, In}, 0, false},
+		{Ptr{Offset: 8, Count: At(0), ElemSize: 8, MaxBytes: 64, Dir: In}, 40, true},
+		{Ptr{Offset: 8, Count: At(4), ElemSize: 8, MaxBytes: 64, Dir: In}, 0, false},
+		{Ptr{Offset: 8, Count: AtSquared(4), ElemSize: 4, MaxBytes: MaxParamsSize, Dir: In}, 0, false},
+		{Ptr{Offset: 8, Count: AtSquared(0), ElemSize: 4, MaxBytes: 100, Dir: In}, 100, true},
+		{Ptr{Offset: 8, Count: AtSquared(0), ElemSize: 4, MaxBytes: 99, Dir: In}, 0, false},
+		{Ptr{Offset: 8, Count: Fixed(1), ElemSize: 16, MaxBytes: 16, Dir: Out}, 16, true},
+		{Ptr{Offset: 8, Count: At(38), ElemSize: 1, MaxBytes: 64, Dir: In}, 0, false},
 		{Ptr{Offset: 8}, 0, true},
 	} {
 		got, err := c.p.Bytes(b)

@@ -8,6 +8,8 @@ package nvidia
 // call finds that address space through the file. So all calls may be proxied on a duplicate of the file,
 // except these:
 //   - UVM_INITIALIZE registers the caller's mm, and so must run in the tenant;
+//   - UVM_REGISTER_GPU_VASPACE and UVM_REGISTER_CHANNEL duplicate an object of a client that must belong to the
+//     calling process: made for the tenant they answer INSUFFICIENT_PERMISSIONS (seen on an H200, 580.159.04);
 //   - UVM_POPULATE_PAGEABLE works on the caller's mm by definition;
 //   - the policy and migration calls (42–47, 51) answer NOT_SUPPORTED for pageable memory when the caller's mm
 //     is not the file's; they only touch the tenant's own range, so they run in the tenant;
@@ -20,9 +22,9 @@ func uvmRows() []UVMRow {
 	return []UVMRow{
 		uvm(Plain, "UVM_CREATE_RANGE_GROUP", UVMCmdCreateRangeGroup, 16, 8),
 		uvm(Plain, "UVM_DESTROY_RANGE_GROUP", UVMCmdDestroyRangeGroup, 16, 8),
-		uvm(Deep, "UVM_REGISTER_GPU_VASPACE", UVMCmdRegisterGPUVASpace, SizeUVMRegisterGPUVASpace, 28).withFD(16, FDControl).withClients(20),
+		uvm(Caller, "UVM_REGISTER_GPU_VASPACE", UVMCmdRegisterGPUVASpace, SizeUVMRegisterGPUVASpace, 28).withFD(16, FDControl).withClients(20),
 		uvm(Plain, "UVM_UNREGISTER_GPU_VASPACE", UVMCmdUnregisterGPUVASpace, 20, 16),
-		uvm(Deep, "UVM_REGISTER_CHANNEL", UVMCmdRegisterChannel, SizeUVMRegisterChannel, 48).withFD(16, FDControl).withClients(20),
+		uvm(Caller, "UVM_REGISTER_CHANNEL", UVMCmdRegisterChannel, SizeUVMRegisterChannel, 48).withFD(16, FDControl).withClients(20),
 		uvm(Plain, "UVM_UNREGISTER_CHANNEL", UVMCmdUnregisterChannel, 28, 24).withClients(16),
 		uvm(Plain, "UVM_ENABLE_PEER_ACCESS", UVMCmdEnablePeerAccess, 36, 32),
 		uvm(Plain, "UVM_DISABLE_PEER_ACCESS", UVMCmdDisablePeerAccess, 36, 32),
