@@ -107,7 +107,7 @@ func (s *fgdScorer) Score(v *View) float64 {
 		s.before[n], s.at[n] = s.fragmentation(model, v.Fleet.cpu[n], v.Before()), v.Version+1
 	}
 	after := s.fragmentation(model, v.CPU, v.After[:v.N])
-	return math.Floor(100 / (1 + math.Exp(-(s.before[n]-after)/1000)))
+	return math.Trunc(1 / (1 + math.Exp(-(s.before[n]-after)/1000)) * 100)
 }
 
 // fragmentation is the expected idle compute, in thousandths of a card, that the mix could not use. States repeat

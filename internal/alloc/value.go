@@ -14,8 +14,10 @@ type Table struct {
 	Version  int         `json:"version"`
 	Workload string      `json:"workload"` // what it was learned from, for the reader
 	Samples  int64       `json:"samples"`
-	Knots    []int       `json:"knots"`  // CPU cores per free card, ascending whole numbers from 0
-	Values   [][]float64 `json:"values"` // by ⌈r/10⌉ (0..100), by knot
+	Leftover float64     `json:"leftover"` // weight of the best-fit term it was chosen with (0 to 0.02)
+	Reserve  float64     `json:"reserve"`  // weight of the term that keeps untouched machines whole, for fairness
+	Knots    []int       `json:"knots"`    // CPU cores per free card, ascending whole numbers from 0
+	Values   [][]float64 `json:"values"`   // by ⌈r/10⌉ (0..100), by knot
 }
 
 // TableVersion is the layout this code reads and writes.
@@ -64,7 +66,7 @@ func (t *Table) Validate() error {
 // Bin is the row of a hole of r thousandths.
 func Bin(r gpu.Milli) int { return (int(r) + TableBin - 1) / TableBin }
 
-// CoresPerCard is x: the CPU cores a machine has left for each card's worth of free compute.
+// CoresPerCard is x: the CPU cores a machine has left for each card with anything free.
 func CoresPerCard(cpu gpu.Milli, free []gpu.Milli) float64 {
 	holes := 0
 	for _, c := range free {
@@ -134,17 +136,16 @@ func leftoverScore(v *View) float64 {
 	return -500 * (float64(v.CPU)/maxSpecCPU + float64(v.left())/maxSpecCompute)
 }
 
-// Learned is the policy that packs by a learned table. leftover weighs the best-fit term (0 to 0.02 is sensible),
-// reserve the term that keeps whole machines for large requests (see reserveScore).
-func Learned(t *Table, leftover, reserve float64) Policy {
+// Learned is the policy that packs by a learned table, with the weights the table was chosen with.
+func Learned(t *Table) Policy {
 	p := Policy{Name: "penstock", Terms: []Term{
 		{"expected-idle", 1, func(f *Fleet) Scorer { return newValue(f, t) }},
 	}}
-	if leftover > 0 {
-		p.Terms = append(p.Terms, stateless("leftover", leftover, leftoverScore))
+	if t.Leftover != 0 {
+		p.Terms = append(p.Terms, stateless("leftover", t.Leftover, leftoverScore))
 	}
-	if reserve > 0 {
-		p.Terms = append(p.Terms, stateless("reserve", reserve, reserveScore))
+	if t.Reserve != 0 {
+		p.Terms = append(p.Terms, stateless("reserve", t.Reserve, reserveScore))
 	}
 	return p
 }

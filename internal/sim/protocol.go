@@ -47,6 +47,7 @@ func tune(rng *rand.Rand, base, order []*alloc.Request, target float64) []alloc.
 	for _, r := range order {
 		total += r.Compute()
 	}
+	up := total > 0 && float64(total) < target
 	for float64(total) > target && len(order) > 0 {
 		i := rng.Intn(len(order))
 		total -= order[i].Compute()
@@ -56,10 +57,10 @@ func tune(rng *rand.Rand, base, order []*alloc.Request, target float64) []alloc.
 	for _, r := range order {
 		out = append(out, *r)
 	}
-	if total == 0 {
+	if !up {
 		return out
 	}
-	for i := 0; float64(total) < target; i++ {
+	for i := 0; ; i++ { // a candidate is drawn even when the target is already passed; it counts for the ties
 		r := *base[rng.Intn(len(base))]
 		if float64(total+int64(r.Share.Compute)) > target {
 			break

@@ -160,11 +160,11 @@ func ReadNodes(file string, r io.Reader) ([]gpu.Machine, error) {
 
 // ReadPods yields the pods of a trace in the openb layout one at a time, in the file's order; memory does not grow
 // with the length of the file. The first error ends the sequence. Columns: name, cpu_milli, memory_mib, num_gpu,
-// gpu_milli, gpu_spec; optional creation_time, scheduled_time, deletion_time, qos, tenant, priority,
+// gpu_milli; optional gpu_spec, creation_time, scheduled_time, deletion_time, qos, tenant, priority,
 // gpu_memory_mib.
 func ReadPods(file string, r io.Reader) iter.Seq2[Pod, error] {
 	return func(yield func(Pod, error) bool) {
-		t, err := openTable(file, r, "name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "gpu_spec")
+		t, err := openTable(file, r, "name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
 		if err != nil {
 			yield(Pod{}, err)
 			return
