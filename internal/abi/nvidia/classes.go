@@ -34,8 +34,8 @@ func classes() []ClassRow {
 
 		// data at 16 is the fd number given to ALLOC_OS_EVENT: RM looks the pair (client, number) up in its own
 		// list and follows no file and no pointer, so it is copied as it is. RM takes class 5 to be the class
-		// named in the params, and of those only 0x79 is for user space: any other number there is refused.
-		class(KindEvent, "NV01_EVENT", ClassEvent, 24).as(Judge).withClients(0),
+		// named in the params at 8, and refuses the kernel-callback classes to user space itself.
+		class(KindEvent, "NV01_EVENT", ClassEvent, 24).withClients(0),
 		class(KindEvent, "NV01_EVENT_OS_EVENT", ClassEventOSEvent, 24).withClients(0),
 
 		class(KindChannel, "GF100_CHANNEL_GPFIFO", 0x906f, 360).as(Judge),

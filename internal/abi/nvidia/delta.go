@@ -61,8 +61,9 @@ func (t *Table) dropUVM(cmds ...uint32) {
 
 func uvm570(t *Table) {
 	t.addUVM(
-		// Takes a reference on device memory as MAP_EXTERNAL does, for peers outside the GPU.
-		uvm(Judge, "UVM_ALLOC_DEVICE_P2P", UVMCmdAllocDeviceP2P, 56, 52).withFD(40, FDControl).withClients(44),
+		// Takes a reference on device memory that only the end of the range gives back, for peers outside the
+		// GPU; refused until the ledger follows it. Client handle at 44, fd at 40.
+		refuseUVM("UVM_ALLOC_DEVICE_P2P", UVMCmdAllocDeviceP2P, 56, 52),
 		refuseUVM("UVM_CLEAR_ALL_ACCESS_COUNTERS", UVMCmdClearAllAccessCounters, 4, 0),
 		refuseUVM("UVM_TOOLS_INIT_EVENT_TRACKER", UVMCmdToolsInitEventTracker, 56, 48),
 		refuseUVM("UVM_TOOLS_INIT_EVENT_TRACKER_V2", UVMCmdToolsInitEventTrackerV2, 56, 48),
