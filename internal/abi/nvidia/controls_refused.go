@@ -35,6 +35,7 @@ func refusedControls() []ControlRow {
 		refuse("NV0000_CTRL_CMD_GPUACCT_GET_ACCOUNTING_PIDS", 0x00000b04, StatusNotSupported),
 		refuse("NV0000_CTRL_CMD_GPUACCT_CLEAR_ACCOUNTING_DATA", 0x00000b05, StatusInsufficientPermissions),
 		refuse("NV0000_CTRL_CMD_CLIENT_SUBSCRIBE_TO_IMEX_CHANNEL", 0x00000d08, StatusInsufficientPermissions),
+		refuse("NV0000_CTRL_CMD_OS_UNIX_CREATE_EXPORT_OBJECT_FD", 0x00003d0a, StatusNotSupported), // deprecated
 		refuse("NV000F_CTRL_CMD_SET_FM_STATE", 0x000f0101, StatusInsufficientPermissions),
 		refuse("NV000F_CTRL_CMD_CLEAR_FM_STATE", 0x000f0102, StatusInsufficientPermissions),
 		refuse("NV0080_CTRL_CMD_GPU_MODIFY_SW_STATE_PERSISTENCE", 0x00800287, StatusInsufficientPermissions),
