@@ -62,6 +62,16 @@ func (t *tsg) head() *channel {
 	return best
 }
 
+// idle reports that the group has no work at all, frozen or not.
+func (t *tsg) idle() bool {
+	for _, ch := range t.channels {
+		if len(ch.queue) > 0 {
+			return false
+		}
+	}
+	return true
+}
+
 // earlier puts work already begun first, then what was submitted first.
 func earlier(a, b batch) bool {
 	if (a.progress > 0) != (b.progress > 0) {

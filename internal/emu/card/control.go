@@ -289,7 +289,7 @@ func setSlice(k *call, _ *client, o *object, p []byte) uint32 {
 		return stInvalidArg
 	}
 	t, slice := o.tsg, time.Duration(us)*time.Microsecond
-	k.done = k.c.after(k.c.cfg.SliceLatency, func() { t.slice = slice })
+	k.done = k.c.after(k.c.cfg.SliceCost, k.c.cfg.SliceCost, func() { t.slice = slice })
 	return stOK
 }
 
@@ -301,7 +301,7 @@ func getSlice(_ *call, _ *client, o *object, p []byte) uint32 {
 // preempt ends the group's current slice: u8 wait, u8 manualTimeout, u32 timeoutUs at 4.
 func preempt(k *call, _ *client, o *object, _ []byte) uint32 {
 	t := o.tsg
-	k.done = k.c.after(k.c.cfg.SliceLatency, func() { t.rl.preempt(t) })
+	k.done = k.c.after(k.c.cfg.SliceCost, k.c.cfg.SliceCost, func() { t.rl.preempt(t) })
 	return stOK
 }
 
@@ -337,17 +337,30 @@ func disableChannels(k *call, _ *client, _ *object, p []byte) uint32 {
 		}
 		list = append(list, o.ch)
 	}
-	wait := k.c.cfg.EnableLatency
+	cost, lag := k.c.cfg.EnableCost, k.c.cfg.EnableLag
 	if disable {
-		wait = k.c.cfg.DisableLatency
+		cost, lag = k.c.cfg.DisableCost, k.c.cfg.DisableLag
+	} else if contested(list) {
+		cost += k.c.cfg.EnableContested
 	}
-	k.done = k.c.after(wait, func() {
+	k.done = k.c.after(cost, lag, func() {
 		for _, ch := range list {
 			ch.enabled = !disable
 			if disable && rewind {
 				ch.queue = nil
 			}
+			ch.tsg.rl.evict()
 		}
 	})
 	return st
+}
+
+// contested reports whether channels that have work are to be enabled while somebody else runs.
+func contested(list []*channel) bool {
+	for _, ch := range list {
+		if cur := ch.tsg.rl.cur; len(ch.queue) > 0 && cur != nil && cur != ch.tsg {
+			return true
+		}
+	}
+	return false
 }

@@ -229,7 +229,7 @@ func TestDeterministic(t *testing.T) {
 		for _, u := range s1.Usage {
 			sum += u.Graphics
 		}
-		if sum+s1.Overhead > s1.Now+card.H200().SwitchCost {
+		if sum+s1.Overhead > s1.Now+card.H200().SwitchCost+card.H200().SliceLoss {
 			t.Fatalf("%v of work and %v of switches in %v", sum, s1.Overhead, s1.Now)
 		}
 		for _, p := range p1 {

@@ -11,12 +11,13 @@ type effect struct {
 	do func()
 }
 
-// after queues an effect. The slow controls run one after the other, as they do under RM's lock.
-func (c *Card) after(wait time.Duration, do func()) time.Duration {
-	at := max(c.now, c.controlBusy) + max(0, wait)
-	c.controlBusy = at
-	c.effects = append(c.effects, effect{at, do})
-	return at
+// after queues what a slow control does: it bites after lag, and the call returns after cost. The slow controls
+// run one after the other, as they do under RM's lock.
+func (c *Card) after(cost, lag time.Duration, do func()) time.Duration {
+	start := max(c.now, c.controlBusy)
+	c.controlBusy = start + max(0, cost)
+	c.effects = append(c.effects, effect{start + min(max(0, lag), max(0, cost)), do})
+	return c.controlBusy
 }
 
 // Advance moves the card to a time; a time in the past changes nothing.
@@ -83,11 +84,14 @@ type runlist struct {
 	tsgs   []*tsg
 	next   int  // ring position at which the next choice begins
 	loaded *tsg // whose context the engine holds
+	// emptied says that a freeze took the running context off and nobody came after it.
+	emptied bool
 
 	// cur is the group whose turn it is; it is being switched to, or runs, until the given time.
 	cur       *tsg
 	switching bool
 	until     time.Duration
+	loss      time.Duration // of the slice that begins after the switch
 
 	switches int64
 	overhead time.Duration
@@ -114,7 +118,8 @@ func (rl *runlist) settle() {
 		if !rl.switching || rl.at < rl.until {
 			return
 		}
-		rl.loaded, rl.switching, rl.until = rl.cur, false, rl.at+rl.cur.slice
+		rl.loaded, rl.switching, rl.emptied = rl.cur, false, false
+		rl.until = rl.at + max(rl.cur.slice-rl.loss, time.Microsecond)
 	}
 }
 
@@ -127,17 +132,45 @@ func (rl *runlist) choose() bool {
 			continue
 		}
 		rl.cur, rl.next = t, (at+1)%len(rl.tsgs)
-		cost := rl.card.cfg.SwitchCost
-		if rl.loaded == nil || rl.loaded == t || cost <= 0 {
-			rl.loaded, rl.switching, rl.until = t, false, rl.at+t.slice
+		cost := rl.cost(t)
+		if cost == 0 && rl.loss == 0 {
+			rl.loaded, rl.switching, rl.emptied, rl.until = t, false, false, rl.at+t.slice
 			return true
 		}
-		rl.switching, rl.until = true, rl.at+cost
+		rl.switching, rl.until = true, rl.at+cost+rl.loss
 		rl.switches++
-		rl.overhead += cost
+		rl.overhead += cost + rl.loss
 		return true
 	}
 	return false
+}
+
+// cost is the time until a group can work on this engine, and sets how much of its slice is lost.
+func (rl *runlist) cost(t *tsg) time.Duration {
+	cfg := rl.card.cfg
+	rl.loss = 0
+	switch {
+	case rl.emptied:
+		return max(0, cfg.LoadCost)
+	case rl.loaded == nil || rl.loaded == t:
+		return 0
+	}
+	if rl.loaded.idle() {
+		return max(0, cfg.YieldCost)
+	}
+	rl.loss = max(0, cfg.SliceLoss)
+	return max(0, cfg.SwitchCost)
+}
+
+// evict is called after channels were disabled: a running group that has nothing enabled any more leaves the
+// engine, and its context with it.
+func (rl *runlist) evict() {
+	if rl.cur != nil && rl.cur.head() == nil {
+		if rl.loaded == rl.cur && !rl.othersWait() {
+			rl.loaded, rl.emptied = nil, true
+		}
+		rl.cur, rl.switching = nil, false
+	}
 }
 
 func (rl *runlist) othersWait() bool {
