@@ -1,0 +1,68 @@
+package main
+
+import (
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/penstock-gpu/penstock/internal/agent"
+)
+
+// selfPath is this program, also after its file was replaced or removed.
+const selfPath = "/proc/self/exe"
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "penstock",
+		Short:         "Run unmodified programs on a GPU under an exact share of memory and compute",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.AddCommand(newRun(), newAgent(), newTop(), newDoctor(), newVersion(), newEmu())
+	return root
+}
+
+// place says where the agent is and which cards it has: the flags that every
+// client command shares.
+type place struct {
+	socket   string
+	emulated string
+	noStart  bool
+	idleExit time.Duration
+}
+
+func (p *place) flags(c *cobra.Command) {
+	c.Flags().StringVar(&p.socket, "socket", os.Getenv(agent.SocketEnv), "the agent's unix socket (default: root's agent, else this user's own)")
+	c.Flags().StringVar(&p.emulated, "emulated", "", "use the emulated card served at this directory")
+}
+
+// launcher finds the agent, and starts one with the flags that matter to it.
+func (p *place) launcher() agent.Launcher {
+	uid := os.Geteuid()
+	own := agent.OwnSocket(uid, os.Getenv)
+	l := agent.Launcher{Sockets: []string{agent.SystemSocket, own}, Own: own}
+	switch {
+	case p.socket != "":
+		own = p.socket
+		l.Sockets, l.Own = []string{own}, own
+	case p.emulated != "":
+		own = agent.EmulatedSocket(own, p.emulated)
+		l.Sockets, l.Own = []string{own}, own
+	case uid == 0:
+		l.Sockets = l.Sockets[:1]
+	}
+	if p.noStart {
+		l.Own = ""
+	}
+	l.Command = []string{selfPath, "agent", "--socket", own, "--idle-exit", p.idleExit.String()}
+	if p.emulated != "" {
+		l.Command = append(l.Command, "--emulated", p.emulated)
+	}
+	return l
+}
+
+// percent prints a number of percent points as people write it.
+func percent(v float64) string { return strconv.FormatFloat(v, 'f', 1, 64) + "%" }
