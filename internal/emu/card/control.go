@@ -6,33 +6,38 @@ import (
 	"time"
 )
 
-// controlRow is one control: its parameter size (the size RM insists on), the class of object it is called
-// on, and what it does. A row's run is called with the card locked.
+// controlRow is one control: its parameter sizes (RM insists on the one of its version, the card takes those of
+// all), the class of object it is called on, and what it does. A row's run is called with the card locked.
 type controlRow struct {
-	size  uint32
+	size  func(uint32) bool
 	class uint32 // 0: the client itself or any object
 	fd    bool   // the parameters begin with a descriptor of the caller
 	run   func(k *call, cl *client, o *object, p []byte) uint32
 }
 
 var controls = map[uint32]controlRow{
-	ctlAttachedIDs:     {128, 0, false, attachedIDs},
-	ctlProbedIDs:       {256, 0, false, attachedIDs},
-	ctlImportObject:    {20, 0, true, importObject},
-	ctlImportObjects:   {sizeImportObjects, 0, true, importObjects},
-	ctlClassListV2:     {4 + 4*160, clsDevice, false, classList},
-	ctlNameString:      {132, clsSubdevice, false, nameString},
-	ctlGIDInfo:         {268, clsSubdevice, false, gidInfo},
-	ctlGetPIDs:         {12 + 4*maxPIDs, clsSubdevice, false, getPIDs},
-	ctlGetPIDInfo:      {8 + 72*maxPIDInfo, clsSubdevice, false, getPIDInfo},
-	ctlDisableChannels: {536, clsSubdevice, false, disableChannels},
-	ctlFBInfoV2:        {fbInfoSize, clsSubdevice, false, fbInfoV2},
-	ctlSchedule:        {3, clsTSG, false, func(*call, *client, *object, []byte) uint32 { return stOK }},
-	ctlInterleave:      {4, clsTSG, false, func(*call, *client, *object, []byte) uint32 { return stOK }},
-	ctlSetSlice:        {8, clsTSG, false, setSlice},
-	ctlGetSlice:        {8, clsTSG, false, getSlice},
-	ctlPreempt:         {8, clsTSG, false, preempt},
-	ctlTSGInfo:         {4, clsTSG, false, tsgInfo},
+	ctlAttachedIDs:     {exactly(128), 0, false, attachedIDs},
+	ctlProbedIDs:       {exactly(256), 0, false, attachedIDs},
+	ctlImportObject:    {exactly(20), 0, true, importObject},
+	ctlImportObjects:   {exactly(sizeImportObjects), 0, true, importObjects},
+	ctlClassListV2:     {listOf(4, 250), clsDevice, false, classList},
+	ctlNameString:      {exactly(68, 132), clsSubdevice, false, nameString},
+	ctlGIDInfo:         {exactly(268), clsSubdevice, false, gidInfo},
+	ctlGetPIDs:         {exactly(12 + 4*maxPIDs), clsSubdevice, false, getPIDs},
+	ctlGetPIDInfo:      {exactly(8 + 72*maxPIDInfo), clsSubdevice, false, getPIDInfo},
+	ctlDisableChannels: {exactly(536), clsSubdevice, false, disableChannels},
+	ctlFBInfoV2:        {listOf(8, maxFBInfo), clsSubdevice, false, fbInfoV2},
+	ctlSchedule:        {exactly(2, 3), clsTSG, false, func(*call, *client, *object, []byte) uint32 { return stOK }},
+	ctlInterleave:      {exactly(4), clsTSG, false, func(*call, *client, *object, []byte) uint32 { return stOK }},
+	ctlSetSlice:        {exactly(8), clsTSG, false, setSlice},
+	ctlGetSlice:        {exactly(8), clsTSG, false, getSlice},
+	ctlPreempt:         {exactly(8), clsTSG, false, preempt},
+	ctlTSGInfo:         {exactly(4), clsTSG, false, tsgInfo},
+}
+
+// listOf takes a count and at most n entries: drivers differ in how many there is room for.
+func listOf(entry, n uint32) func(uint32) bool {
+	return func(size uint32) bool { return size >= 4 && size <= 4+entry*n && (size-4)%entry == 0 }
 }
 
 // control is RM_CONTROL: client 0, object 4, cmd 8, flags 12, params 16, paramsSize 24, status 28.
@@ -60,7 +65,7 @@ func control(k *call) syscall.Errno {
 
 // runControl copies the parameters in, runs the row and copies them out.
 func (k *call) runControl(row controlRow, ptr uint64, size uint32) uint32 {
-	if size != row.size && (row.size != fbInfoSize || size < 4 || size > fbInfoSize || size%8 != 4) {
+	if !row.size(size) {
 		return stInvalidParams
 	}
 	p := make([]byte, size)
@@ -118,6 +123,7 @@ func classList(k *call, _ *client, _ *object, p []byte) uint32 {
 	if k.c.cfg.OpticalFlows > 0 {
 		list = append(list, 0xb8fa)
 	}
+	list = list[:min(len(list), (len(p)-4)/4)]
 	put32(p, 0, uint32(len(list)))
 	for i, class := range list {
 		put32(p, 4+4*i, class)
@@ -226,12 +232,8 @@ func (c *Card) pidBytes(pid int) (n int64) {
 	return n
 }
 
-// maxFBInfo bounds the list of FB_GET_INFO; fbInfoSize is the newest form of V2. Older drivers have shorter
-// lists, which the card takes too.
-const (
-	maxFBInfo  = 128
-	fbInfoSize = 4 + 8*maxFBInfo
-)
+// maxFBInfo bounds the list of FB_GET_INFO in its newest form.
+const maxFBInfo = 128
 
 // fbInfoV2 is FB_GET_INFO_V2: count 0, then {index, KiB} pairs from 4.
 func fbInfoV2(k *call, _ *client, _ *object, p []byte) uint32 {

@@ -2,6 +2,7 @@ package rm
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/penstock-gpu/penstock/internal/abi/nvidia"
 )
@@ -12,6 +13,30 @@ type Client struct {
 	// FD is the control file that owns the client; Handle is its root.
 	FD     int
 	Handle nvidia.Handle
+	// table is that of the driver's version, in which the sizes of some structures differ; nil for the defaults.
+	table *nvidia.Table
+}
+
+// sized returns the size of a control's parameters in this driver, or the default without a table.
+func (c *Client) sized(cmd, otherwise uint32) []byte {
+	if c.table != nil {
+		if row, ok := c.table.Control(cmd); ok && row.Size > 0 {
+			otherwise = row.Size
+		}
+	}
+	return make([]byte, otherwise)
+}
+
+// zeros returns empty parameters of a class, nil when it has none.
+func (c *Client) zeros(class nvidia.Class) []byte {
+	if c.table == nil {
+		return nil
+	}
+	row, ok := c.table.Class(class)
+	if !ok || len(row.Sizes) == 0 {
+		return nil
+	}
+	return make([]byte, slices.Max(row.Sizes))
 }
 
 // putter is a structure of internal/abi/nvidia.
@@ -169,8 +194,7 @@ type MemoryInfo struct{ Total, Heap, Free uint64 }
 
 // MemoryInfo asks with FB_GET_INFO_V2 on a subdevice.
 func (c *Client) MemoryInfo(subdevice nvidia.Handle) (MemoryInfo, error) {
-	const size = 4 + 128*nvidia.SizeFBInfo
-	p := make([]byte, size)
+	p := c.sized(nvidia.CtrlFBGetInfoV2, 4+128*nvidia.SizeFBInfo)
 	ask := []nvidia.FBInfo{{Index: nvidia.FBTotalRAMSize}, {Index: nvidia.FBHeapSize}, {Index: nvidia.FBHeapFree}}
 	if err := nvidia.PutFBInfoV2(p, ask); err != nil {
 		return MemoryInfo{}, err
@@ -197,7 +221,10 @@ func (c *Client) Group(device nvidia.Handle, e nvidia.EngineType) (nvidia.Handle
 
 // Channel allocates a channel under a group, or straight under a device.
 func (c *Client) Channel(parent nvidia.Handle, e nvidia.EngineType) (nvidia.Handle, error) {
-	p := make([]byte, nvidia.SizeChannelParams)
+	p := c.zeros(nvidia.ClassChannelHopper)
+	if p == nil {
+		p = make([]byte, nvidia.SizeChannelParams)
+	}
 	if err := (nvidia.ChannelParams{EngineType: e, GPFIFOEntries: 1024}).Put(p); err != nil {
 		return 0, err
 	}

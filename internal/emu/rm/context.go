@@ -41,8 +41,8 @@ const (
 	classHopperDecode  nvidia.Class = 0xb8b0
 
 	ctrlAttachedIDs  = 0x201
-	ctlClassListV2   = 0x800292
-	ctlNameString    = 0x20800110
+	ctrlClassListV2  = 0x800292
+	ctrlNameString   = 0x20800110
 	computeChannels  = 8
 	copyGroups       = 3
 	channelsPerCopy  = 4
@@ -81,7 +81,12 @@ func Start(p Port) (_ *Context, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := Version(p, ctl); err != nil {
+	version, err := Version(p, ctl)
+	if err != nil {
+		return nil, err
+	}
+	table, err := nvidia.Lookup(version)
+	if err != nil {
 		return nil, err
 	}
 	if err := x.plain(ctl, nvidia.EscSysParams, 8, nil); err != nil {
@@ -93,6 +98,7 @@ func Start(p Port) (_ *Context, err error) {
 	if x.Client, err = NewClient(p, ctl); err != nil {
 		return nil, err
 	}
+	x.table = table
 	if x.gpuFD, err = x.open(card.KindGPU); err != nil {
 		return nil, err
 	}
@@ -120,6 +126,22 @@ func (x *Context) plain(fd int, nr uint8, size uint32, in []byte) error {
 	return nil
 }
 
+// ask makes a control with parameters of the size this driver has, the given bytes first.
+func (x *Context) ask(object nvidia.Handle, cmd uint32, in []byte) ([]byte, error) {
+	row, ok := x.table.Control(cmd)
+	if !ok {
+		return nil, fmt.Errorf("control %#x: not in the tables", cmd)
+	}
+	p := make([]byte, max(row.Size, uint32(len(in))))
+	copy(p, in)
+	return p, x.Control(object, cmd, p)
+}
+
+// object allocates an object whose parameters, if the class has any, are zeros.
+func (x *Context) object(parent nvidia.Handle, class nvidia.Class) (nvidia.Handle, error) {
+	return x.Alloc(parent, class, x.zeros(class))
+}
+
 func (x *Context) open(kind card.Kind) (int, error) {
 	fd, err := x.port.Open(kind)
 	if err == nil {
@@ -129,30 +151,32 @@ func (x *Context) open(kind card.Kind) (int, error) {
 }
 
 func (x *Context) makeDevice() (err error) {
-	if err := x.Control(x.Handle, ctrlAttachedIDs, make([]byte, 128)); err != nil {
+	if _, err := x.ask(x.Handle, ctrlAttachedIDs, nil); err != nil {
 		return err
 	}
-	if x.Device, err = x.Alloc(x.Handle, nvidia.ClassDevice, nil); err != nil {
+	if x.Device, err = x.object(x.Handle, nvidia.ClassDevice); err != nil {
 		return err
 	}
-	if x.Subdevice, err = x.Alloc(x.Device, nvidia.ClassSubdevice, nil); err != nil {
+	if x.Subdevice, err = x.object(x.Device, nvidia.ClassSubdevice); err != nil {
 		return err
 	}
-	if err := x.Control(x.Device, ctlClassListV2, make([]byte, 4+4*160)); err != nil {
+	if _, err := x.object(x.Subdevice, nvidia.ClassUserSharedData); err != nil {
 		return err
 	}
-	if err := x.Control(x.Subdevice, ctlNameString, make([]byte, 132)); err != nil {
+	if _, err := x.ask(x.Device, ctrlClassListV2, nil); err != nil {
+		return err
+	}
+	if _, err := x.ask(x.Subdevice, ctrlNameString, nil); err != nil {
 		return err
 	}
 	if _, err := x.MemoryInfo(x.Subdevice); err != nil {
 		return err
 	}
-	gid := make([]byte, 268)
-	binary.LittleEndian.PutUint32(gid[4:], 2)
-	if err := x.Control(x.Subdevice, nvidia.CtrlGpuGetGIDInfo, gid); err != nil {
+	gid, err := x.ask(x.Subdevice, nvidia.CtrlGpuGetGIDInfo, []byte{4: 2}) // binary form
+	if err != nil {
 		return err
 	}
-	if x.Space, err = x.Alloc(x.Device, nvidia.ClassVASpace, nil); err != nil {
+	if x.Space, err = x.object(x.Device, nvidia.ClassVASpace); err != nil {
 		return err
 	}
 	fd, err := x.open(card.KindUVM)
@@ -161,6 +185,9 @@ func (x *Context) makeDevice() (err error) {
 	}
 	if x.UVM, err = NewUVM(x.port, fd, x.FD); err != nil {
 		return err
+	}
+	if row, ok := x.table.UVM(nvidia.UVMCmdFree); ok {
+		x.UVM.freeSize = int(row.Size)
 	}
 	return x.UVM.Register(nvidia.UUID(gid[12:28]), x.Client, x.Space)
 }
@@ -192,7 +219,7 @@ func (x *Context) group(e nvidia.EngineType, n int, class nvidia.Class) (nvidia.
 		if err != nil {
 			return 0, nil, err
 		}
-		if _, err := x.Alloc(ch, class, nil); err != nil {
+		if _, err := x.object(ch, class); err != nil {
 			return 0, nil, err
 		}
 		list = append(list, ch)
@@ -241,12 +268,13 @@ func (x *Context) StartDecoder(port Port, n int) (*Decoder, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.table = x.table
 	d := &Decoder{Client: c}
-	dev, err := c.Alloc(c.Handle, nvidia.ClassDevice, nil)
+	dev, err := c.Alloc(c.Handle, nvidia.ClassDevice, c.zeros(nvidia.ClassDevice))
 	if err != nil {
 		return nil, err
 	}
-	if _, err := c.Alloc(dev, nvidia.ClassSubdevice, nil); err != nil {
+	if _, err := c.Alloc(dev, nvidia.ClassSubdevice, c.zeros(nvidia.ClassSubdevice)); err != nil {
 		return nil, err
 	}
 	for i := range nvidia.EngineType(n) {
@@ -254,7 +282,7 @@ func (x *Context) StartDecoder(port Port, n int) (*Decoder, error) {
 		if err != nil {
 			return nil, err
 		}
-		if _, err := c.Alloc(ch, classHopperDecode, nil); err != nil {
+		if _, err := c.Alloc(ch, classHopperDecode, c.zeros(classHopperDecode)); err != nil {
 			return nil, err
 		}
 		d.Channels = append(d.Channels, ch)

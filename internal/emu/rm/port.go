@@ -119,6 +119,9 @@ func NewLocal(c *card.Card, pid int) *Local {
 	return &Local{Card: c, pid: pid, fds: map[int]card.FileID{}, next: 3, slab: slab{mem: make([]byte, scratchBytes)}}
 }
 
+// Memory is the pretended process's memory.
+func (l *Local) Memory() card.Memory { return &l.slab }
+
 // File resolves a descriptor to the card's file.
 func (l *Local) File(fd int) (card.FileID, bool) {
 	id, ok := l.fds[fd]

@@ -12,6 +12,8 @@ type UVM struct {
 	port Port
 	FD   int
 	ctl  int
+	// freeSize is the size of UVM_FREE's structure in this driver.
+	freeSize int
 }
 
 // uvmCall makes a command with a structure of the given size; the status lies at statusAt.
@@ -45,7 +47,7 @@ func NewUVM(p Port, fd, ctl int) (*UVM, error) {
 	if err := uvmCall(p, fd, nvidia.UVMCmdInitialize, 16, 8, nil); err != nil {
 		return nil, err
 	}
-	return &UVM{port: p, FD: fd, ctl: ctl}, nil
+	return &UVM{port: p, FD: fd, ctl: ctl, freeSize: nvidia.SizeUVMFree580}, nil
 }
 
 // Register registers the GPU and a client's address space.
@@ -85,5 +87,9 @@ func (u *UVM) Unmap(base, length uint64) error {
 
 // Free frees a whole range.
 func (u *UVM) Free(base uint64) error {
-	return uvmCall(u.port, u.FD, nvidia.UVMCmdFree, nvidia.SizeUVMFree580, 16, nvidia.UVMFree{Base: base})
+	statusAt := 16
+	if u.freeSize < nvidia.SizeUVMFree580 {
+		statusAt = 8
+	}
+	return uvmCall(u.port, u.FD, nvidia.UVMCmdFree, u.freeSize, statusAt, nvidia.UVMFree{Base: base})
 }
