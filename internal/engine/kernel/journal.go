@@ -1,0 +1,282 @@
+package kernel
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/penstock-gpu/penstock/internal/abi/nvidia"
+)
+
+// op names one change of a ledger.
+type op uint8
+
+const (
+	opClient op = iota + 1
+	opObject
+	opFree
+	opDup
+	opMap
+	opUnmap
+	opFreeRange
+	opManaged
+	opExit
+	opExport
+	opIntent
+)
+
+// entry is one journalled change. A journal is replayed by making the same
+// changes to an empty ledger, so a crash between two calls loses nothing.
+type entry struct {
+	op   op
+	n    [8]uint64
+	uuid nvidia.UUID
+}
+
+const entryBytes = 8 + 8*8 + 16
+
+// journalHead is what the file starts with: a magic word and the id of the
+// last notification that was received.
+const journalHead = 16
+
+var journalMagic = [8]byte{'p', 's', 't', 'k', 'j', 'n', 'l', '1'}
+
+// journal is a session's change log. It lies on a memory file system: it must
+// survive the agent, not the machine.
+type journal struct {
+	f   *os.File
+	end int64
+}
+
+// openJournal opens or creates a journal and returns what it holds.
+func openJournal(path string) (*journal, []entry, uint64, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, nil, 0, fmt.Errorf("open journal: %w", err)
+	}
+	list, last, end, err := readJournal(f)
+	if err != nil {
+		f.Close()
+		return nil, nil, 0, fmt.Errorf("read journal %s: %w", path, err)
+	}
+	return &journal{f: f, end: end}, list, last, nil
+}
+
+func readJournal(f *os.File) ([]entry, uint64, int64, error) {
+	var head [journalHead]byte
+	n, err := io.ReadFull(f, head[:])
+	if n == 0 && errors.Is(err, io.EOF) {
+		copy(head[:], journalMagic[:])
+		_, err = f.WriteAt(head[:], 0)
+		return nil, 0, journalHead, err
+	}
+	if err != nil {
+		return nil, 0, 0, err
+	}
+	if [8]byte(head[:8]) != journalMagic {
+		return nil, 0, 0, errors.New("not a penstock journal of this version")
+	}
+	var list []entry
+	end := int64(journalHead)
+	for r := bufio.NewReader(f); ; end += entryBytes {
+		var b [entryBytes]byte
+		if _, err := io.ReadFull(r, b[:]); err != nil {
+			break // a torn last record was never acted on
+		}
+		list = append(list, decodeEntry(b[:]))
+	}
+	return list, binary.LittleEndian.Uint64(head[8:]), end, nil
+}
+
+func decodeEntry(b []byte) entry {
+	e := entry{op: op(b[0]), uuid: nvidia.UUID(b[72:88])}
+	for i := range e.n {
+		e.n[i] = binary.LittleEndian.Uint64(b[8+8*i:])
+	}
+	return e
+}
+
+func (e entry) encode() [entryBytes]byte {
+	var b [entryBytes]byte
+	b[0] = byte(e.op)
+	for i, v := range e.n {
+		binary.LittleEndian.PutUint64(b[8+8*i:], v)
+	}
+	copy(b[72:], e.uuid[:])
+	return b
+}
+
+func (j *journal) append(e entry) error {
+	b := e.encode()
+	if _, err := j.f.WriteAt(b[:], j.end); err != nil {
+		return fmt.Errorf("append to journal %s: %w", j.f.Name(), err)
+	}
+	j.end += entryBytes
+	return nil
+}
+
+// received notes the id of the notification that is being served, so that a
+// successor finds the ones that were taken from the kernel and never answered.
+func (j *journal) received(id uint64) {
+	var b [8]byte
+	binary.LittleEndian.PutUint64(b[:], id)
+	_, _ = j.f.WriteAt(b[:], 8)
+}
+
+// rewrite replaces the journal's content by a shorter one with the same
+// outcome. A crash in between leaves the old file in place.
+func (j *journal) rewrite(list []entry, last uint64) error {
+	path := j.f.Name()
+	t, err := os.OpenFile(path+".new", os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return fmt.Errorf("rewrite journal: %w", err)
+	}
+	w := bufio.NewWriter(t)
+	var head [journalHead]byte
+	copy(head[:], journalMagic[:])
+	binary.LittleEndian.PutUint64(head[8:], last)
+	_, err = w.Write(head[:])
+	for _, e := range list {
+		b := e.encode()
+		_, werr := w.Write(b[:])
+		err = errors.Join(err, werr)
+	}
+	if err = errors.Join(err, w.Flush()); err == nil {
+		err = os.Rename(path+".new", path)
+	}
+	if err != nil {
+		t.Close()
+		return fmt.Errorf("rewrite journal %s: %w", path, err)
+	}
+	j.f.Close()
+	// The name is kept for error texts and the next rewrite.
+	if t, err = os.OpenFile(path, os.O_RDWR, 0o600); err != nil {
+		return fmt.Errorf("reopen journal: %w", err)
+	}
+	j.f, j.end = t, journalHead+int64(len(list))*entryBytes
+	return nil
+}
+
+func (j *journal) close() error { return j.f.Close() }
+
+func entryClient(c *client) entry {
+	return entry{op: opClient, n: [8]uint64{uint64(c.handle), uint64(c.pid), uint64(c.fd)}}
+}
+
+const noMemory = ^uint64(0)
+
+func entryObject(c *client, o *object) entry {
+	e := entry{op: opObject, n: [8]uint64{uint64(c.handle), uint64(o.handle), uint64(o.parent), uint64(o.class), noMemory, uint64(o.overhead)}}
+	if o.mem != nil {
+		e.n[4] = uint64(o.mem.bytes)
+	}
+	e.n[6] = uint64(boolWord(o.unvetted)) << 2
+	if g := o.group; g != nil {
+		e.n[6] |= 1 | uint64(g.engine)<<8 | uint64(boolWord(g.bare))<<1
+		e.n[7] = uint64(g.id)
+	}
+	return e
+}
+
+func boolWord(b bool) uint32 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func entryFree(client, h nvidia.Handle) entry {
+	return entry{op: opFree, n: [8]uint64{uint64(client), uint64(h)}}
+}
+
+func entryDup(d nvidia.Dup) entry {
+	return entry{op: opDup, n: [8]uint64{uint64(d.Dst), uint64(d.Parent), uint64(d.Object), uint64(d.SrcClient), uint64(d.SrcObject)}}
+}
+
+func entryMap(k rangeKey, m nvidia.UVMMapExternal, gpu nvidia.UUID) entry {
+	return entry{op: opMap, uuid: gpu, n: [8]uint64{uint64(k.pid), k.base, m.Length, uint64(m.Client), uint64(m.Memory)}}
+}
+
+func entryUnmap(pid int, m nvidia.UVMUnmapExternal) entry {
+	return entry{op: opUnmap, uuid: m.GPU, n: [8]uint64{uint64(pid), m.Base, m.Length}}
+}
+
+func entryFreeRange(pid int, base, length uint64) entry {
+	return entry{op: opFreeRange, n: [8]uint64{uint64(pid), base, length}}
+}
+
+// entryManaged books or, with length 0, drops a managed range.
+func entryManaged(k rangeKey, length int64) entry {
+	return entry{op: opManaged, n: [8]uint64{uint64(k.pid), k.base, uint64(length)}}
+}
+
+func entryExit(pid int) entry { return entry{op: opExit, n: [8]uint64{uint64(pid)}} }
+
+func entryExport(pid int, client, h nvidia.Handle) entry {
+	return entry{op: opExport, n: [8]uint64{uint64(pid), uint64(client), uint64(h)}}
+}
+
+// entryIntent announces an allocation; the object entry that follows completes
+// it. One without completion may or may not have been made.
+func entryIntent(client, parent, h nvidia.Handle) entry {
+	return entry{op: opIntent, n: [8]uint64{uint64(client), uint64(parent), uint64(h)}}
+}
+
+// replay makes the change of one entry. Groups are returned through the
+// objects for the session to govern again.
+func (l *ledger) replay(e entry) {
+	n := e.n
+	switch e.op {
+	case opClient:
+		l.addClient(nvidia.Handle(n[0]), int(n[1]), int(n[2]))
+	case opObject:
+		l.replayObject(n)
+	case opFree:
+		l.freeHandle(nvidia.Handle(n[0]), nvidia.Handle(n[1]))
+	case opDup:
+		c := l.clients[nvidia.Handle(n[0])]
+		if c == nil {
+			return
+		}
+		o := &object{handle: nvidia.Handle(n[2]), parent: nvidia.Handle(n[1])}
+		if src := l.clients[nvidia.Handle(n[3])]; src != nil && src.objects[nvidia.Handle(n[4])] != nil {
+			from := src.objects[nvidia.Handle(n[4])]
+			o.class, o.mem, o.unvetted = from.class, from.mem, from.unvetted
+		}
+		l.addObject(c, o)
+	case opMap:
+		l.mapExternal(rangeKey{int(n[0]), n[1]}, n[2], []nvidia.UUID{e.uuid}, l.lookup(nvidia.Handle(n[3]), nvidia.Handle(n[4])))
+	case opUnmap:
+		l.unmapExternal(int(n[0]), n[1], n[2], e.uuid)
+	case opFreeRange:
+		l.freeRange(int(n[0]), n[1], n[2])
+	case opManaged:
+		if k := (rangeKey{int(n[0]), n[1]}); n[2] == 0 {
+			l.dropManaged(k)
+		} else {
+			l.addManaged(k, int64(n[2]))
+		}
+	case opExit:
+		l.dropProcess(int(n[0]))
+	case opExport:
+		l.export(int(n[0]), l.lookup(nvidia.Handle(n[1]), nvidia.Handle(n[2])))
+	}
+}
+
+func (l *ledger) replayObject(n [8]uint64) {
+	c := l.clients[nvidia.Handle(n[0])]
+	if c == nil {
+		return
+	}
+	o := &object{handle: nvidia.Handle(n[1]), parent: nvidia.Handle(n[2]), class: nvidia.Class(n[3]), overhead: int64(n[5]), unvetted: n[6]&4 != 0}
+	if n[4] != noMemory {
+		o.mem = &memory{bytes: int64(n[4])}
+	}
+	if n[6]&1 != 0 {
+		o.group = &group{engine: nvidia.EngineType(n[6] >> 8), bare: n[6]&2 != 0}
+	}
+	l.addObject(c, o)
+}

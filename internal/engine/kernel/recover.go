@@ -1,0 +1,195 @@
+package kernel
+
+import (
+	"maps"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/penstock-gpu/penstock/internal/abi/nvidia"
+	"github.com/penstock-gpu/penstock/internal/sys"
+)
+
+// lostWindow is how many notification ids after the last journalled one may
+// have been taken by a predecessor that died between taking and noting. Ids
+// count up by one; one thread serves a listener, so there is at most one, and
+// the window only costs a few cheap questions.
+const lostWindow = 16
+
+// recover opens the journal and, if it has content, continues the session.
+func (s *Session) recover(path string) error {
+	j, list, last, err := openJournal(path)
+	if err != nil {
+		return err
+	}
+	s.journal = j
+	if len(list) == 0 && last == 0 {
+		return nil
+	}
+	for _, e := range list {
+		s.ledger.replay(e)
+	}
+	s.readopt()
+	fd := int(s.listener.Fd())
+	for id := last; id <= last+lostWindow; id++ {
+		if sys.Valid(fd, id) {
+			_ = sys.Answer(fd, id, 0, unix.EINTR)
+		}
+	}
+	return nil
+}
+
+// readopt finds the processes of a rebuilt ledger again and puts its groups
+// back under the governor; what died meanwhile is refunded.
+func (s *Session) readopt() {
+	pids := map[int]bool{}
+	for _, c := range s.ledger.clients {
+		pids[c.pid] = true
+	}
+	for k := range s.ledger.external {
+		pids[k.pid] = true
+	}
+	for k := range s.ledger.ranges {
+		pids[k.pid] = true
+	}
+	for pid := range pids {
+		p := &process{pid: pid, pidfd: -1, exited: true}
+		if fd, err := sys.OpenProcess(pid); err == nil && sys.Alive(fd) && s.poll.addProcess(fd, pid) == nil {
+			p.pidfd, p.exited = fd, false
+		}
+		s.procs[pid] = p
+	}
+	s.look()
+	s.card.mu.Lock()
+	defer s.card.mu.Unlock()
+	for _, h := range slices.Sorted(maps.Keys(s.ledger.clients)) {
+		s.readoptGroups(s.ledger.clients[h])
+	}
+}
+
+// readoptGroups puts one client's TSGs and channels back. The card's lock is
+// held. Frozen channels were thawed when the card was opened or will be by the
+// governor's first step.
+func (s *Session) readoptGroups(c *client) {
+	for _, h := range slices.Sorted(maps.Keys(c.objects)) {
+		o := c.objects[h]
+		if o.group == nil {
+			continue
+		}
+		o.group.client = c.handle
+		if o.class.IsChannel() && !o.group.bare {
+			continue // joined to its TSG below
+		}
+		o.group.handle = o.handle
+		if o.group.bare {
+			o.group.channels = []nvidia.Handle{o.handle}
+		}
+		s.card.add(s, o.group)
+	}
+	var all []nvidia.ChannelRef
+	for _, h := range slices.Sorted(maps.Keys(c.objects)) {
+		o := c.objects[h]
+		if !o.class.IsChannel() || o.group == nil {
+			continue
+		}
+		if p := c.objects[o.parent]; !o.group.bare && p != nil && p.group != nil {
+			o.group = p.group
+			o.group.channels = append(o.group.channels, o.handle)
+		}
+		all = append(all, nvidia.ChannelRef{Client: c.handle, Channel: o.handle})
+	}
+	if !s.card.gov.Frozen(s.tenant) {
+		if err := s.card.control.disable(false, all); err != nil {
+			s.log.Warn("thaw after recovery", "tenant", s.tenant, "err", err)
+		}
+	}
+}
+
+// entries returns the shortest journal with the ledger's state.
+func (l *ledger) entries() []entry {
+	var out []entry
+	first := map[*memory][2]nvidia.Handle{}
+	for _, h := range slices.Sorted(maps.Keys(l.clients)) {
+		c := l.clients[h]
+		out = append(out, entryClient(c))
+	}
+	for _, h := range slices.Sorted(maps.Keys(l.clients)) {
+		c := l.clients[h]
+		for _, oh := range c.order() {
+			o := c.objects[oh]
+			if src, ok := first[o.mem]; ok && o.mem != nil {
+				out = append(out, entryDup(nvidia.Dup{Dst: h, Parent: o.parent, Object: oh, SrcClient: src[0], SrcObject: src[1]}))
+				continue
+			}
+			if o.mem != nil {
+				first[o.mem] = [2]nvidia.Handle{h, oh}
+			}
+			out = append(out, entryObject(c, o))
+		}
+	}
+	return append(out, l.rangeEntries(first)...)
+}
+
+// rangeEntries lists mappings, exports and managed ranges. Memory whose object
+// was freed is carried by a stand-in object that is freed again after them.
+func (l *ledger) rangeEntries(first map[*memory][2]nvidia.Handle) []entry {
+	var out []entry
+	standIn := &client{handle: standInClient}
+	source := func(m *memory) [2]nvidia.Handle {
+		src, ok := first[m]
+		if !ok {
+			if len(out) == 0 || out[0].op != opClient {
+				out = append([]entry{entryClient(standIn)}, out...)
+			}
+			src = [2]nvidia.Handle{standInClient, nvidia.Handle(len(first) + 2)}
+			first[m] = src
+			out = append(out, entryObject(standIn, &object{handle: src[1], mem: m}))
+		}
+		return src
+	}
+	for k, x := range l.external {
+		for gpu, m := range x.mapped {
+			src := source(m)
+			out = append(out, entryMap(k, nvidia.UVMMapExternal{Length: x.length, Client: src[0], Memory: src[1]}, gpu))
+		}
+	}
+	for pid, list := range l.exported {
+		for _, m := range list {
+			src := source(m)
+			out = append(out, entryExport(pid, src[0], src[1]))
+		}
+	}
+	if len(out) > 0 && out[0].op == opClient {
+		out = append(out, entryFree(standInClient, standInClient))
+	}
+	for k, n := range l.ranges {
+		out = append(out, entryManaged(k, n))
+	}
+	return out
+}
+
+// standInClient is a handle the driver never gives out: its client handles
+// start at 0xc1d00000.
+const standInClient nvidia.Handle = 1
+
+// order lists a client's objects parents first.
+func (c *client) order() []nvidia.Handle {
+	var out []nvidia.Handle
+	done := map[nvidia.Handle]bool{}
+	var visit func(h nvidia.Handle, depth int)
+	visit = func(h nvidia.Handle, depth int) {
+		o := c.objects[h]
+		if o == nil || done[h] || depth > len(c.objects) {
+			return
+		}
+		visit(o.parent, depth+1)
+		if !done[h] {
+			done[h] = true
+			out = append(out, h)
+		}
+	}
+	for _, h := range slices.Sorted(maps.Keys(c.objects)) {
+		visit(h, 0)
+	}
+	return out
+}
