@@ -4,6 +4,7 @@
 package fusedev
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -43,6 +44,10 @@ func Mount(dir string, cfg card.Config) (*Server, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, fmt.Errorf("mount an emulated card at %s: %w", dir, err)
+	}
+	if _, err := os.Stat(dir); errors.Is(err, unix.ENOTCONN) {
+		// What a killed server left behind; a failure shows when the mount itself fails.
+		_ = unix.Unmount(dir, unix.MNT_DETACH)
 	}
 	c := card.New(cfg)
 	k, err := newClock(c)
@@ -100,4 +105,17 @@ func (s *Server) unmount() error {
 func (s *Server) Close() error {
 	// The clock goes first: it releases everybody who waits inside a call.
 	return errors.Join(s.clock.stop(), s.unmount())
+}
+
+// Serve mounts a card at dir, calls ready, and serves it until ctx ends: the whole of `penstock emu serve`.
+func Serve(ctx context.Context, dir string, cfg card.Config, ready func(*Server)) error {
+	s, err := Mount(dir, cfg)
+	if err != nil {
+		return err
+	}
+	if ready != nil {
+		ready(s)
+	}
+	<-ctx.Done()
+	return s.Close()
 }

@@ -60,6 +60,22 @@ func TestAlone(t *testing.T) {
 	}
 }
 
+// TestTwoSharers run two programs at once in real time: the card halves itself between them.
+func TestTwoSharers(t *testing.T) {
+	s := serve(t)
+	// Deep queues, so that a loaded machine does not let one run dry.
+	cfg := tenant.Config{Dir: s.Dir(), Kernel: time.Millisecond, Batch: 20, Depth: 4, Run: 400 * time.Millisecond}
+	other := make(chan tenant.Report)
+	go func() { other <- run(t, cfg) }()
+	a, b := run(t, cfg), <-other
+	if ratio := float64(a.BusyNs) / float64(b.BusyNs); ratio < 0.75 || ratio > 1.33 {
+		t.Errorf("shares of %.3f : 1: %+v, %+v", ratio, a, b)
+	}
+	if sum := float64(a.BusyNs+b.BusyNs) / float64(max(a.ElapsedNs, b.ElapsedNs)); sum > 1 {
+		t.Errorf("%.3f of the card given out", sum)
+	}
+}
+
 func TestCountAndRefusal(t *testing.T) {
 	s := serve(t)
 	cfg := tenant.Config{Dir: s.Dir(), Memory: 200 << 30, Chunk: 10 << 30, Kernel: 20 * time.Microsecond, Count: 1001}
