@@ -108,14 +108,13 @@ func (f *agentFlags) run(ctx context.Context) error {
 		return err
 	}
 	engine, err := agent.NewKernelEngine(cfg, log)
-	if err != nil {
-		keep.Close(false)
-		return err
+	var w *agent.Worker
+	if err == nil {
+		w, err = agent.NewWorker(cfg, version(), log, engine, keep)
 	}
-	w, err := agent.NewWorker(cfg, version(), log, engine, keep)
 	if err != nil {
-		keep.Close(false)
-		return err
+		keep.Fail(err)
+		return &exitError{code: 1} // the holder says why
 	}
 	return w.Run(ctx, sigs)
 }

@@ -20,7 +20,7 @@ func newEmu() *cobra.Command {
 		Short:  "An emulated card, for machines without a GPU",
 		Hidden: true,
 	}
-	c.AddCommand(newEmuServe())
+	c.AddCommand(newEmuServe(), newEmuTenant())
 	return c
 }
 

@@ -79,7 +79,8 @@ type holder struct {
 	self Self
 	kept map[string]int
 	sigs <-chan os.Signal
-	up   bool // the present worker has served
+	up   bool   // the present worker has served
+	why  string // it could not start
 }
 
 func (h *holder) close() {
@@ -93,19 +94,22 @@ func (h *holder) close() {
 func (h *holder) supervise(ctx context.Context) error {
 	pace := restartFirst
 	for ctx.Err() == nil {
-		h.up = false
+		h.up, h.why = false, ""
 		done, err := h.oneWorker()
 		switch {
 		case done:
 			return nil
 		case !h.up && len(h.kept) == 0:
+			if h.why != "" {
+				return errors.New(h.why)
+			}
 			return fmt.Errorf("the agent could not start: %w", err)
 		case h.up:
 			pace = restartFirst
 		default:
 			pace = min(2*pace, restartMost)
 		}
-		h.log.Warn("the worker died, starting another", "held", len(h.kept), "exit", err, "after", pace)
+		h.log.Warn("the worker died, starting another", "held", len(h.kept), "exit", err, "why", h.why, "after", pace)
 		select {
 		case <-ctx.Done():
 		case <-time.After(pace):
@@ -163,6 +167,8 @@ func (h *holder) serve(conn *net.UnixConn, pid int) (done bool) {
 			done = true
 		case opUp:
 			h.up = true
+		case opFail:
+			h.why = m.Error
 		default:
 			err = h.keep(m, fds)
 			if err == nil {

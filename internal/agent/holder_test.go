@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -39,6 +40,12 @@ func TestMain(m *testing.M) {
 func pairRole(dir string, args []string) error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	self := Self{Path: "/proc/self/exe", Holder: []string{"holder"}, Worker: []string{"worker"}}
+	if _, err := os.Stat(filepath.Join(dir, "end")); err == nil {
+		return nil
+	}
+	if _, err := os.Stat(dir); err != nil {
+		return err // the test is over
+	}
 	sigs := make(chan os.Signal, 8)
 	signal.Notify(sigs, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2)
 	if len(args) == 0 || args[0] != "worker" {
@@ -149,9 +156,24 @@ func startPair(t *testing.T) *pair {
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = p.cmd.Process.Kill(); _ = p.cmd.Wait() })
+	t.Cleanup(p.end)
 	notes(t, p.dir, "worker", 1)
 	return p
+}
+
+// end kills both halves; one that is started meanwhile finds the mark and
+// leaves by itself.
+func (p *pair) end() {
+	_ = os.WriteFile(filepath.Join(p.dir, "end"), nil, 0o600)
+	for _, name := range []string{"holder", "worker"} {
+		b, _ := os.ReadFile(filepath.Join(p.dir, name))
+		for line := range strings.Lines(string(b)) {
+			if pid, err := strconv.Atoi(strings.TrimSpace(line)); err == nil {
+				_ = unix.Kill(pid, unix.SIGKILL)
+			}
+		}
+	}
+	_ = p.cmd.Wait()
 }
 
 func (p *pair) last(t *testing.T, what string, n int) int {

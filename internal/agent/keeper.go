@@ -140,6 +140,14 @@ func (k *Keeper) Up() error {
 	return k.renew()
 }
 
+// Fail tells the holder why this worker cannot start, and ends the pair.
+func (k *Keeper) Fail(err error) {
+	k.mu.Lock()
+	_ = writeFrame(k.conn, pairMessage{Op: opFail, Error: err.Error()})
+	k.mu.Unlock()
+	k.Close(false)
+}
+
 // Close ends the pair. With bye the holder ends too; without it starts another
 // worker at once.
 func (k *Keeper) Close(bye bool) {

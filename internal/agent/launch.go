@@ -113,5 +113,5 @@ func lastLine(path string) string {
 		return "it left no message"
 	}
 	lines := bytes.Split(bytes.TrimSpace(b), []byte("\n"))
-	return strings.TrimSpace(string(lines[len(lines)-1]))
+	return strings.TrimPrefix(strings.TrimSpace(string(lines[len(lines)-1])), "penstock: ")
 }

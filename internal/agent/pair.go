@@ -77,12 +77,13 @@ type pairMessage struct {
 	Error string `json:"error,omitempty"`
 }
 
-// Operations of the pair. The worker says park, drop, up, bye; the holder says
+// Operations of the pair. The worker says park, drop, up, fail, bye; the holder says
 // item, ready, ack.
 const (
 	opPark  = "park"  // keep this file under this name
 	opDrop  = "drop"  // close what is kept under this name
 	opUp    = "up"    // the worker serves
+	opFail  = "fail"  // the worker cannot start, and why
 	opBye   = "bye"   // the agent ends: do not start another worker
 	opItem  = "item"  // a kept file, handed to a new worker
 	opReady = "ready" // that was the last item

@@ -25,6 +25,7 @@ type parker interface {
 	Names() []string
 	Up() error
 	HolderPID() int
+	Fail(err error)
 	Close(bye bool)
 }
 
@@ -76,7 +77,7 @@ type tenant struct {
 // errLeaving is the answer to those who come too late.
 var errLeaving = errors.New("the agent is leaving")
 
-// NewWorker wires a worker. It takes keep over and closes it at the end of Run.
+// NewWorker wires a worker. Run closes keep at its end.
 func NewWorker(cfg Config, version string, log *slog.Logger, engine Engine, keep parker) (*Worker, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.Validate(); err != nil {
@@ -96,8 +97,13 @@ func NewWorker(cfg Config, version string, log *slog.Logger, engine Engine, keep
 // SIGHUP, or the end of ctx, makes way for a new worker instead. Every way out
 // thaws all tenants first.
 func (w *Worker) Run(ctx context.Context, sigs <-chan os.Signal) (err error) {
-	bye := false
-	defer func() { w.keep.Close(bye) }()
+	bye, up := false, false
+	defer func() {
+		if err != nil && !up {
+			w.keep.Fail(err)
+		}
+		w.keep.Close(bye)
+	}()
 	ctx, cancel := context.WithCancel(ctx)
 	defer w.wg.Wait()
 	defer cancel()
@@ -118,6 +124,7 @@ func (w *Worker) Run(ctx context.Context, sigs <-chan os.Signal) (err error) {
 	if err := w.keep.Up(); err != nil {
 		return err
 	}
+	up = true
 	w.log.Info("agent serves", "socket", w.cfg.Socket, "cards", len(w.cards), "tenants", len(w.tenants), "config", w.cfg)
 	bye, err = w.loop(ctx, sigs)
 	if bye {
