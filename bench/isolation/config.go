@@ -36,6 +36,7 @@ func sectionNames() []string {
 const (
 	fullSeconds  = 2.88
 	quickSeconds = 1.44
+	emuSeconds   = 0.864
 )
 
 // config is everything that flags can say.
@@ -51,6 +52,7 @@ type config struct {
 	quick     bool
 	seconds   float64
 	cycle     time.Duration
+	level     string
 	budget    time.Duration
 	kills     int
 }
@@ -64,15 +66,16 @@ func parseConfig(args []string, usage io.Writer) (config, error) {
 	f.StringVar(&c.penstock, "penstock", "penstock", "penstock `binary` under test")
 	f.StringVar(&c.workloads, "workloads", "", "`folder` of the built workers")
 	f.StringVar(&c.out, "out", "out", "`folder` for the result files")
-	f.StringVar(&c.emulated, "emulated", "", "run on the emulated card served in `folder`")
+	f.StringVar(&c.emulated, "emulated", "", "run on the emulated card served in `folder`, auto: on one of the bench's own, virtual: in virtual time")
 	f.StringVar(&c.commit, "commit", "", "`commit` under test (default: what this binary was built from)")
 	f.StringVar(&sections, "sections", "", "comma-separated `list` of "+strings.Join(sectionNames(), ",")+" (default all)")
 	f.StringVar(&merge, "merge", "", "comma-separated result `files` to join into one; measures nothing")
 	f.BoolVar(&c.quick, "quick", false, "fewer cases and shorter windows")
-	f.Float64Var(&c.seconds, "seconds", 0, "length of a window (default 2.88, quick 1.44)")
+	f.Float64Var(&c.seconds, "seconds", 0, "length of a window (default 2.88, quick 1.44, emulated 0.864)")
 	f.DurationVar(&c.cycle, "cycle", 0, "the agent's cycle (default: its own)")
+	f.StringVar(&c.level, "level", "", "the tenants' `level`, strict or compatible (default: the agent's own)")
 	f.DurationVar(&c.budget, "budget", 9*time.Minute, "cases that would start after this are skipped")
-	f.IntVar(&c.kills, "kills", 0, "number of kill -9 (default 50, quick 10)")
+	f.IntVar(&c.kills, "kills", 0, "number of kill -9 (default 50; quick and emulated 10)")
 	if err := f.Parse(args); err != nil {
 		return c, err
 	}
@@ -97,13 +100,16 @@ func (c config) withDefaults() (config, error) {
 	}
 	if c.seconds == 0 {
 		c.seconds = fullSeconds
-		if c.quick {
+		switch {
+		case c.emulated != "" && c.emulated != inVirtual:
+			c.seconds = emuSeconds
+		case c.quick:
 			c.seconds = quickSeconds
 		}
 	}
 	if c.kills == 0 {
 		c.kills = 50
-		if c.quick {
+		if c.quick || c.emulated != "" {
 			c.kills = 10
 		}
 	}

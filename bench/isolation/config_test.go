@@ -41,7 +41,7 @@ func TestParseConfigRefuses(t *testing.T) {
 
 // The windows must not cut a slot of the default cycle.
 func TestWindowsAreWholeCycles(t *testing.T) {
-	for _, seconds := range []float64{fullSeconds, quickSeconds} {
+	for _, seconds := range []float64{fullSeconds, quickSeconds, emuSeconds} {
 		for _, cycle := range []time.Duration{48 * time.Millisecond, 72 * time.Millisecond, 96 * time.Millisecond} {
 			if time.Duration(seconds*1e6)*time.Microsecond%cycle != 0 {
 				t.Errorf("%v s is no multiple of %v", seconds, cycle)

@@ -18,6 +18,12 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
+	if len(os.Args) > 1 && os.Args[1] == emulatedVerb {
+		if runEmulated(os.Args[2:], os.Stdin, os.Stdout) != nil {
+			os.Exit(1)
+		}
+		return
+	}
 	err := run(ctx, os.Args[1:], os.Stderr)
 	switch {
 	case err == nil:
@@ -57,6 +63,7 @@ type bench struct {
 	dir      string
 	log      io.Writer
 	started  time.Time
+	card     *worker // the emulated card, when the bench serves it
 	agent    *agent
 	programs programs
 	solo     map[string]float64 // finished units a second, alone and without penstock
@@ -66,18 +73,26 @@ type bench struct {
 func newBench(ctx context.Context, cfg config, dir string, log io.Writer) (*bench, error) {
 	b := &bench{cfg: cfg, dir: dir, log: log, started: time.Now(), solo: map[string]float64{}}
 	var err error
-	if strings.Contains(cfg.penstock, "/") {
+	if !b.virtual() && strings.Contains(cfg.penstock, "/") {
 		if b.cfg.penstock, err = absolute(cfg.penstock); err != nil {
 			return nil, fmt.Errorf("-penstock: %w", err)
 		}
 	}
-	if b.cfg.emulated == "" {
-		if b.programs, err = findPrograms(ctx, cfg.workloads); err != nil {
+	switch b.cfg.emulated {
+	case inVirtual:
+	case "":
+		b.programs, err = findPrograms(ctx, cfg.workloads)
+	case emulatedAuto:
+		b.card, b.cfg.emulated, err = serveEmulated(ctx, b.cfg.penstock, dir)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !b.virtual() {
+		if b.agent, err = startAgent(ctx, b.cfg, dir); err != nil {
+			b.close()
 			return nil, err
 		}
-	}
-	if b.agent, err = startAgent(ctx, b.cfg, dir); err != nil {
-		return nil, err
 	}
 	b.result = Result{
 		Commit: cfg.commit, Command: cfg.command, Quick: cfg.quick, Window: cfg.seconds,
@@ -95,11 +110,20 @@ func newBench(ctx context.Context, cfg config, dir string, log io.Writer) (*benc
 
 // close ends what the bench started.
 func (b *bench) close() {
-	b.agent.stop()
+	if b.agent != nil {
+		b.agent.stop()
+	}
+	if b.card != nil {
+		b.card.terminate()
+	}
 }
 
 // describeCard names the card in the result.
 func (b *bench) describeCard(ctx context.Context) error {
+	if b.virtual() {
+		b.result.Card = inVirtual
+		return nil
+	}
 	s, err := b.agent.top(ctx)
 	if err != nil {
 		return err

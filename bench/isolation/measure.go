@@ -7,10 +7,18 @@ import (
 )
 
 const (
-	readyWithin = 120 * time.Second      // PyTorch's first import on a cold disk is slow
-	lead        = 600 * time.Millisecond // from GO to the window: workers ramp up in it
-	overrun     = 45 * time.Second       // a hard 10 % tenant finishes what it has queued
+	readyWithin = 120 * time.Second // PyTorch's first import on a cold disk is slow
+	overrun     = 45 * time.Second  // a hard 10 % tenant finishes what it has queued
 )
+
+// lead is the time from GO to the window: workers ramp up in it (kRamp of
+// workloads/common.h, ramp of emuworker.go).
+func (b *bench) lead() time.Duration {
+	if b.cfg.emulated != "" {
+		return 300 * time.Millisecond
+	}
+	return 600 * time.Millisecond
+}
 
 // tenant is one program of a case.
 type tenant struct {
@@ -63,7 +71,7 @@ func (b *bench) assemble(ctx context.Context, tenants []tenant) (*crew, error) {
 // window opens one measuring window over all who work. The answer of an idle
 // tenant is zero.
 func (c *crew) window(ctx context.Context, seconds float64) ([]answer, error) {
-	begin := time.Now().Add(lead)
+	begin := time.Now().Add(c.b.lead())
 	if err := c.open(begin, seconds); err != nil {
 		return nil, err
 	}
@@ -86,7 +94,7 @@ func (c *crew) open(begin time.Time, seconds float64) error {
 // collect waits for the answers of all who work.
 func (c *crew) collect(ctx context.Context, seconds float64) ([]answer, error) {
 	answers := make([]answer, len(c.workers))
-	within := lead + time.Duration(seconds*float64(time.Second)) + overrun
+	within := c.b.lead() + time.Duration(seconds*float64(time.Second)) + overrun
 	for i, w := range c.workers {
 		if c.idle[i] {
 			continue
@@ -121,6 +129,9 @@ func (c *crew) each(end func(*worker)) {
 
 // together runs one window over the tenants and ends them.
 func (b *bench) together(ctx context.Context, tenants []tenant, seconds float64) ([]answer, error) {
+	if b.virtual() {
+		return b.inVirtualTime(tenants, seconds)
+	}
 	c, err := b.assemble(ctx, tenants)
 	if err != nil {
 		return nil, err

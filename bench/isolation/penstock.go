@@ -25,7 +25,6 @@ type (
 		Driver   string `json:"driver"`
 		Charged  int64  `json:"chargedBytes"`
 		Promised int64  `json:"promisedBytes"`
-		Used     int64  `json:"usedBytes"` // the card's own figure
 		Drift    int64  `json:"driftBytes"`
 	}
 	topTenant struct {
@@ -52,12 +51,13 @@ func (s topStatus) clean() bool {
 // agent is the penstock agent of this bench, on a socket of its own.
 type agent struct {
 	penstock, socket string
+	level            string
 	proc             *worker
 }
 
 // startAgent starts the agent and waits until it answers.
 func startAgent(ctx context.Context, c config, dir string) (*agent, error) {
-	a := &agent{penstock: c.penstock, socket: filepath.Join(dir, "agent.sock")}
+	a := &agent{penstock: c.penstock, socket: filepath.Join(dir, "agent.sock"), level: c.level}
 	argv := []string{c.penstock, "agent", "--force", "--socket", a.socket, "--state", filepath.Join(dir, "state")}
 	if c.emulated != "" {
 		argv = append(argv, "--emulated", c.emulated)
@@ -161,6 +161,7 @@ func (a *agent) runArgs(g grant, name string) []string {
 	add("--policy", g.policy)
 	add("--priority", g.priority)
 	add("--mem", g.memory)
+	add("--level", a.level)
 	if g.compute > 0 {
 		add("--compute", strconv.FormatFloat(g.compute, 'f', -1, 64)+"%")
 	}

@@ -61,7 +61,6 @@ verb=$1; shift
 case $verb in
 agent) exec cat ;;
 top) echo '{"pid":0,"holder":0,"cards":[{"name":"fake","driver":"1.2.3"}],"tenants":[]}' ;;
-emu) exec "$SELF" ;;
 run)
 	while [ "$1" != -- ]; do
 		case $1 in
@@ -80,12 +79,7 @@ esac
 
 func fakes(t *testing.T) (penstock string) {
 	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
 	t.Setenv(workerEnv, "works")
-	t.Setenv("SELF", self)
 	penstock = filepath.Join(t.TempDir(), "penstock")
 	if err := os.WriteFile(penstock, []byte(fakePenstock), 0o755); err != nil {
 		t.Fatal(err)

@@ -9,18 +9,16 @@ import (
 // runCalls measures what supervision costs: an allocation pair, and the calls
 // that kernel launches make.
 func (b *bench) runCalls(ctx context.Context) {
+	if b.virtual() {
+		return
+	}
+	launchers := []string{k20us, graphs}
 	if b.cfg.emulated != "" {
-		return // an emulated card has no doorbells and no driver to compare with
-	}
-	row := Row{Section: secCalls, Case: "cudaMalloc + cudaFree, 4 MiB", Workloads: []string{"memory"}, Policy: "native"}
-	c, err := b.pairCost(ctx)
-	if err != nil {
-		row.Error = err.Error()
+		launchers = []string{k400us} // and there is no driver's cudaMalloc to compare with
 	} else {
-		row.Calls = &c
+		b.pairCase(ctx)
 	}
-	b.record(row)
-	for _, name := range []string{k20us, graphs} {
+	for _, name := range launchers {
 		row := Row{Section: secCalls, Case: "calls while launching", Workloads: []string{name}, Policy: "native"}
 		c, err := b.launchCalls(ctx, name)
 		if err != nil {
@@ -30,6 +28,18 @@ func (b *bench) runCalls(ctx context.Context) {
 		}
 		b.record(row)
 	}
+}
+
+// pairCase records the cost of an allocation pair.
+func (b *bench) pairCase(ctx context.Context) {
+	row := Row{Section: secCalls, Case: "cudaMalloc + cudaFree, 4 MiB", Workloads: []string{"memory"}, Policy: "native"}
+	c, err := b.pairCost(ctx)
+	if err != nil {
+		row.Error = err.Error()
+	} else {
+		row.Calls = &c
+	}
+	b.record(row)
 }
 
 // pairCost compares the median of an allocation pair without and with

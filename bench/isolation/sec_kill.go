@@ -2,11 +2,17 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"syscall"
 	"time"
+
+	"github.com/penstock-gpu/penstock/internal/emu/card"
+	"github.com/penstock-gpu/penstock/internal/emu/fusedev"
 )
 
 const (
@@ -41,6 +47,9 @@ type killer struct {
 // runKill kills tenants and the agent's two processes at random moments, and
 // watches the others.
 func (b *bench) runKill(ctx context.Context) {
+	if b.virtual() {
+		return
+	}
 	row := Row{Section: secKill, Case: fmt.Sprintf("%d × kill -9", b.cfg.kills), Workloads: []string{k400us}, Policy: "fixed"}
 	k := &killer{b: b, rng: rand.New(rand.NewPCG(7, 11))} // the same moments in every run
 	err := k.run(ctx)
@@ -87,7 +96,7 @@ func (k *killer) recruit(ctx context.Context) (*worker, error) {
 		w.kill()
 		return nil, err
 	}
-	if err := w.send(order(time.Now().Add(lead), squadRun)); err != nil {
+	if err := w.send(order(time.Now().Add(k.b.lead()), squadRun)); err != nil {
 		w.kill()
 		return nil, err
 	}
@@ -257,12 +266,13 @@ func (b *bench) deviceUsed(ctx context.Context) (float64, error) {
 	if b.cfg.emulated == "" {
 		return cardMemoryUsed(ctx)
 	}
-	s, err := b.agent.top(ctx)
+	data, err := os.ReadFile(filepath.Join(b.cfg.emulated, fusedev.StatsFile))
 	if err != nil {
-		return 0, err
+		return 0, fmt.Errorf("the emulated card's figures: %w", err)
 	}
-	if len(s.Cards) == 0 {
-		return 0, errors.New("penstock sees no card")
+	var s card.Stats
+	if err := json.Unmarshal(data, &s); err != nil {
+		return 0, fmt.Errorf("the emulated card's figures: %w", err)
 	}
-	return float64(s.Cards[0].Used), nil
+	return float64(s.UsedBytes), nil
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"time"
 )
 
@@ -12,15 +11,20 @@ const (
 	quotaBytes   = 4 << 30
 	ceilingMiB   = 5 << 10 // what a leak could take of the card: a quarter over
 	memoryWindow = 2.5     // seconds: allocate, hold, be looked at
+	lookAfter    = 1500 * time.Millisecond
 )
 
 // runMemory tries every way to allocate against one quota, from one and from
 // two processes of the tenant at once, and allocating and freeing at random.
 func (b *bench) runMemory(ctx context.Context) {
-	if b.cfg.emulated != "" {
-		return // the paths are tested on the emulated card by internal/engine/kernel
+	if b.virtual() {
+		return
 	}
-	for _, path := range []string{"malloc", "async", "vmm", "managed", "array"} {
+	paths := []string{"malloc", "async", "vmm", "managed", "array"}
+	if b.cfg.emulated != "" {
+		paths = []string{"malloc", "heap", "managed"} // the driver's paths
+	}
+	for _, path := range paths {
 		for _, processes := range b.processCounts() {
 			b.memoryCase(ctx, "take", path, processes)
 		}
@@ -29,7 +33,7 @@ func (b *bench) runMemory(ctx context.Context) {
 }
 
 func (b *bench) processCounts() []int {
-	if b.cfg.quick {
+	if b.cfg.quick || b.cfg.emulated != "" {
 		return []int{2}
 	}
 	return []int{1, 2}
@@ -54,21 +58,23 @@ func (b *bench) tryQuota(ctx context.Context, mode, path string, processes int) 
 	if err := b.spent(ctx); err != nil {
 		return m, err
 	}
-	before, errBefore := cardMemoryUsed(ctx)
-	argv := []string{b.programs.memory, "--mode", mode, "--path", path,
-		"--procs", strconv.Itoa(processes), "--ceiling-mib", strconv.Itoa(ceilingMiB)}
+	before, errBefore := b.deviceUsed(ctx)
+	argv, err := b.takeArgv(mode, path, processes)
+	if err != nil {
+		return m, err
+	}
 	c, err := b.assemble(ctx, []tenant{{workload: "memory", argv: argv, grant: &grant{policy: "native", memory: quotaText}}})
 	if err != nil {
 		return m, err
 	}
 	defer c.disband()
-	if err := c.open(time.Now().Add(lead), memoryWindow); err != nil {
+	if err := c.open(time.Now().Add(b.lead()), memoryWindow); err != nil {
 		return m, err
 	}
-	if err := pause(ctx, lead+1500*time.Millisecond); err != nil {
+	if err := pause(ctx, b.lead()+lookAfter); err != nil {
 		return m, err
 	}
-	during, errDuring := cardMemoryUsed(ctx)
+	during, errDuring := b.deviceUsed(ctx)
 	answers, err := c.collect(ctx, memoryWindow)
 	if err != nil {
 		return m, err

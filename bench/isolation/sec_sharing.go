@@ -18,6 +18,8 @@ func (b *bench) runSolo(ctx context.Context) {
 // they miss by themselves.
 func (b *bench) soloWorkloads() []string {
 	switch {
+	case b.virtual():
+		return []string{k20us, k400us, k4ms}
 	case b.cfg.emulated != "":
 		return []string{k400us, k4ms}
 	case b.cfg.quick:
@@ -44,8 +46,12 @@ func (b *bench) runCaps(ctx context.Context) {
 func (b *bench) capsOf(name string) []float64 {
 	all := []float64{10, 30, 50, 70, 90}
 	switch {
-	case b.cfg.emulated != "":
+	case b.virtual():
+		return all
+	case b.cfg.emulated != "" && name == k400us:
 		return []float64{10, 30, 70}
+	case b.cfg.emulated != "":
+		return []float64{30}
 	case !b.cfg.quick || name == k400us:
 		return all
 	case name == matmul:
@@ -73,6 +79,8 @@ func (b *bench) runPairs(ctx context.Context) {
 
 func (b *bench) pairings() []pairing {
 	switch {
+	case b.virtual():
+		return []pairing{{k400us, k400us}, {k20us, k4ms}, {k400us, k4ms}}
 	case b.cfg.emulated != "":
 		return []pairing{{k400us, k400us}, {k400us, k4ms}}
 	case b.cfg.quick:
@@ -82,7 +90,7 @@ func (b *bench) pairings() []pairing {
 }
 
 func (b *bench) ratiosOf(p pairing) []int {
-	if (b.cfg.quick || b.cfg.emulated != "") && p.a != p.b {
+	if (b.cfg.quick || b.cfg.emulated != "") && !b.virtual() && p.a != p.b {
 		return []int{30}
 	}
 	return []int{10, 30, 50}
@@ -129,7 +137,10 @@ func (b *bench) runIdle(ctx context.Context) {
 
 // runNative lets tenants share without penstock, as the driver does.
 func (b *bench) runNative(ctx context.Context) {
-	cases := [][]demand{bare(k400us, k400us), bare(k20us, k4ms)}
+	cases := [][]demand{bare(k400us, k400us)}
+	if b.cfg.emulated == "" {
+		cases = append(cases, bare(k20us, k4ms))
+	}
 	if !b.cfg.quick && b.cfg.emulated == "" {
 		cases = append(cases, bare(matmul, k400us))
 	}

@@ -128,6 +128,16 @@ func (w *worker) stop() {
 	w.kill()
 }
 
+// terminate asks the child to end by signal, for programs that take no orders,
+// and sees that its group is gone.
+func (w *worker) terminate() {
+	_ = syscall.Kill(w.cmd.Process.Pid, syscall.SIGTERM) // a dead child is what we want
+	t := time.NewTimer(stopGrace)
+	defer t.Stop()
+	w.drain(t.C)
+	w.kill()
+}
+
 // kill ends the whole group at once and waits until the child is reaped.
 func (w *worker) kill() {
 	_ = syscall.Kill(-w.cmd.Process.Pid, syscall.SIGKILL) // ESRCH: nothing is left

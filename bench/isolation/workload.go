@@ -100,6 +100,9 @@ func workloadNamed(name string) (workload, error) {
 
 // argvOf is the command line of a workload on the card or the emulated card.
 func (b *bench) argvOf(name string) ([]string, error) {
+	if b.virtual() {
+		return nil, nil // there are no programs
+	}
 	if b.cfg.emulated != "" {
 		return b.emulatedArgv(name)
 	}
