@@ -9,6 +9,7 @@ import (
 	"os"
 
 	"github.com/penstock-gpu/penstock/internal/abi/nvidia"
+	"github.com/penstock-gpu/penstock/internal/sys"
 )
 
 // op names one change of a ledger.
@@ -25,7 +26,6 @@ const (
 	opManaged
 	opExit
 	opExport
-	opIntent
 )
 
 // entry is one journalled change. A journal is replayed by making the same
@@ -38,11 +38,51 @@ type entry struct {
 
 const entryBytes = 8 + 8*8 + 16
 
-// journalHead is what the file starts with: a magic word and the id of the
-// last notification that was received.
-const journalHead = 16
+// journalHead is what the file starts with: a magic word and the call that is
+// being served.
+const (
+	journalHead = 128
+	headFlight  = 8 // where the call lies
+	headStage   = headFlight + flightBytes - 1
+)
 
-var journalMagic = [8]byte{'p', 's', 't', 'k', 'j', 'n', 'l', '1'}
+var journalMagic = [8]byte{'p', 's', 't', 'k', 'j', 'n', 'l', '2'}
+
+// stage says how far the call in flight got.
+type stage byte
+
+const (
+	stageTaken  stage = 1 // from the kernel; nothing was done for it yet
+	stageIssued stage = 2 // the driver may have executed it
+)
+
+// flight is the call that a session is serving. A successor that finds it
+// still unanswered serves it again.
+type flight struct {
+	call  sys.Notification
+	stage stage
+}
+
+const flightBytes = 8 * (1 + 1 + 1 + 6 + 1)
+
+func (f flight) encode() [flightBytes]byte {
+	var b [flightBytes]byte
+	words := []uint64{f.call.ID, uint64(f.call.TID), uint64(f.call.NR)}
+	for i, w := range append(words, f.call.Args[:]...) {
+		binary.LittleEndian.PutUint64(b[8*i:], w)
+	}
+	b[flightBytes-1] = byte(f.stage)
+	return b
+}
+
+func decodeFlight(b []byte) flight {
+	word := func(i int) uint64 { return binary.LittleEndian.Uint64(b[8*i:]) }
+	f := flight{call: sys.Notification{ID: word(0), TID: int(word(1)), NR: int(word(2))}, stage: stage(b[flightBytes-1])}
+	for i := range f.call.Args {
+		f.call.Args[i] = word(3 + i)
+	}
+	return f
+}
 
 // journal is a session's change log. It lies on a memory file system: it must
 // survive the agent, not the machine.
@@ -52,32 +92,32 @@ type journal struct {
 }
 
 // openJournal opens or creates a journal and returns what it holds.
-func openJournal(path string) (*journal, []entry, uint64, error) {
+func openJournal(path string) (*journal, []entry, flight, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
-		return nil, nil, 0, fmt.Errorf("open journal: %w", err)
+		return nil, nil, flight{}, fmt.Errorf("open journal: %w", err)
 	}
 	list, last, end, err := readJournal(f)
 	if err != nil {
 		f.Close()
-		return nil, nil, 0, fmt.Errorf("read journal %s: %w", path, err)
+		return nil, nil, flight{}, fmt.Errorf("read journal %s: %w", path, err)
 	}
 	return &journal{f: f, end: end}, list, last, nil
 }
 
-func readJournal(f *os.File) ([]entry, uint64, int64, error) {
+func readJournal(f *os.File) ([]entry, flight, int64, error) {
 	var head [journalHead]byte
 	n, err := io.ReadFull(f, head[:])
 	if n == 0 && errors.Is(err, io.EOF) {
 		copy(head[:], journalMagic[:])
 		_, err = f.WriteAt(head[:], 0)
-		return nil, 0, journalHead, err
+		return nil, flight{}, journalHead, err
 	}
 	if err != nil {
-		return nil, 0, 0, err
+		return nil, flight{}, 0, err
 	}
 	if [8]byte(head[:8]) != journalMagic {
-		return nil, 0, 0, errors.New("not a penstock journal of this version")
+		return nil, flight{}, 0, errors.New("not a penstock journal of this version")
 	}
 	var list []entry
 	end := int64(journalHead)
@@ -88,7 +128,7 @@ func readJournal(f *os.File) ([]entry, uint64, int64, error) {
 		}
 		list = append(list, decodeEntry(b[:]))
 	}
-	return list, binary.LittleEndian.Uint64(head[8:]), end, nil
+	return list, decodeFlight(head[headFlight : headFlight+flightBytes]), end, nil
 }
 
 func decodeEntry(b []byte) entry {
@@ -118,17 +158,19 @@ func (j *journal) append(e entry) error {
 	return nil
 }
 
-// received notes the id of the notification that is being served, so that a
-// successor finds the ones that were taken from the kernel and never answered.
-func (j *journal) received(id uint64) {
-	var b [8]byte
-	binary.LittleEndian.PutUint64(b[:], id)
-	_, _ = j.f.WriteAt(b[:], 8)
+// taken notes the call that is being served, so that a successor finds it if
+// it was taken from the kernel and never answered.
+func (j *journal) taken(n sys.Notification) {
+	b := flight{call: n, stage: stageTaken}.encode()
+	_, _ = j.f.WriteAt(b[:], headFlight)
 }
+
+// issued notes that the driver is about to execute the call.
+func (j *journal) issued() { _, _ = j.f.WriteAt([]byte{byte(stageIssued)}, headStage) }
 
 // rewrite replaces the journal's content by a shorter one with the same
 // outcome. A crash in between leaves the old file in place.
-func (j *journal) rewrite(list []entry, last uint64) error {
+func (j *journal) rewrite(list []entry) error {
 	path := j.f.Name()
 	t, err := os.OpenFile(path+".new", os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -136,9 +178,9 @@ func (j *journal) rewrite(list []entry, last uint64) error {
 	}
 	w := bufio.NewWriter(t)
 	var head [journalHead]byte
-	copy(head[:], journalMagic[:])
-	binary.LittleEndian.PutUint64(head[8:], last)
+	_, rerr := j.f.ReadAt(head[:], 0)
 	_, err = w.Write(head[:])
+	err = errors.Join(err, rerr)
 	for _, e := range list {
 		b := e.encode()
 		_, werr := w.Write(b[:])
@@ -217,12 +259,6 @@ func entryExit(pid int) entry { return entry{op: opExit, n: [8]uint64{uint64(pid
 
 func entryExport(pid int, client, h nvidia.Handle) entry {
 	return entry{op: opExport, n: [8]uint64{uint64(pid), uint64(client), uint64(h)}}
-}
-
-// entryIntent announces an allocation; the object entry that follows completes
-// it. One without completion may or may not have been made.
-func entryIntent(client, parent, h nvidia.Handle) entry {
-	return entry{op: opIntent, n: [8]uint64{uint64(client), uint64(parent), uint64(h)}}
 }
 
 // replay makes the change of one entry. Groups are returned through the

@@ -230,8 +230,17 @@ func (st *staged) deliver(k *call) error {
 // change it. A driver that does not execute the call at all (an errno) leaves
 // the tenant's memory alone.
 func (s *Session) forward(k *call, st *staged, judge func()) answer {
+	if s.again && k.file.Kind != UVMFile && k.nr() == nvidia.EscAlloc {
+		s.undo(k)
+	}
+	if s.journal != nil {
+		s.journal.issued()
+	}
 	value, err := s.driver.Ioctl(k.file, k.cmd, k.arg)
 	st.unstage(k)
+	if s.again {
+		repeated(k)
+	}
 	s.count.proxied.Add(1)
 	if err != nil {
 		var e unix.Errno

@@ -10,11 +10,10 @@ import (
 	"github.com/penstock-gpu/penstock/internal/sys"
 )
 
-// lostWindow is how many notification ids after the last journalled one may
-// have been taken by a predecessor that died between taking and noting. Ids
-// count up by one; one thread serves a listener, so there is at most one, and
-// the window only costs a few cheap questions.
-const lostWindow = 16
+// lostWindow is how many notification ids after the last noted one may have
+// been taken by a predecessor that died before it could note them. Ids count
+// up by one and one thread serves a listener, so there is at most one.
+const lostWindow = 4
 
 // recover opens the journal and, if it has content, continues the session.
 func (s *Session) recover(path string) error {
@@ -23,20 +22,75 @@ func (s *Session) recover(path string) error {
 		return err
 	}
 	s.journal = j
-	if len(list) == 0 && last == 0 {
+	if len(list) == 0 && last.stage == 0 {
 		return nil
 	}
 	for _, e := range list {
 		s.ledger.replay(e)
 	}
 	s.readopt()
+	s.lost = &last
+	return nil
+}
+
+// resume serves the call that a predecessor took and did not answer. If the
+// driver may have executed it, it is served in a way that a second execution
+// ends like the first. One that was taken and not even noted (the two happen
+// within a microsecond) gets EINTR.
+func (s *Session) resume() error {
+	if s.lost == nil {
+		return nil
+	}
+	last := *s.lost
+	s.lost = nil
 	fd := int(s.listener.Fd())
-	for id := last; id <= last+lostWindow; id++ {
+	for id := last.call.ID + 1; id <= last.call.ID+lostWindow; id++ {
 		if sys.Valid(fd, id) {
+			s.log.Warn("call lost by a crash is interrupted", "tenant", s.tenant)
 			_ = sys.Answer(fd, id, 0, unix.EINTR)
 		}
 	}
-	return nil
+	if !sys.Valid(fd, last.call.ID) {
+		return nil
+	}
+	s.again = last.stage == stageIssued
+	defer func() { s.again = false }()
+	return s.answer(last.call)
+}
+
+// undo frees what a first execution of an allocation may have made under the
+// handle that the caller chose, so that the second does not find it taken.
+func (s *Session) undo(k *call) {
+	a, err := nvidia.DecodeAlloc(k.arg)
+	if err != nil || a.New == 0 {
+		return
+	}
+	arg, _, ok := s.arena.Take(nvidia.SizeFree)
+	if !ok || (nvidia.Free{Root: a.Root, Parent: a.Parent, Object: a.New}).Put(arg) != nil {
+		return
+	}
+	_, _ = s.driver.Ioctl(k.file, nvidia.Cmd(nvidia.EscFree, nvidia.SizeFree), arg)
+}
+
+// repeated turns the status with which the driver refuses the second execution
+// of a call whose first one succeeded into success.
+func repeated(k *call) {
+	off, done := 0, []nvidia.Status(nil)
+	switch {
+	case k.file.Kind == UVMFile && k.cmd == nvidia.UVMCmdCreateExternalRange:
+		off, done = 16, []nvidia.Status{nvidia.StatusUVMAddressInUse}
+	case k.file.Kind == UVMFile && k.cmd == nvidia.UVMCmdFree:
+		off, done = 16, []nvidia.Status{nvidia.StatusInvalidAddress, nvidia.StatusObjectNotFound}
+	case k.file.Kind == UVMFile && k.cmd == nvidia.UVMCmdUnmapExternal:
+		off, done = 32, []nvidia.Status{nvidia.StatusInvalidAddress, nvidia.StatusObjectNotFound}
+	case k.file.Kind != UVMFile && k.nr() == nvidia.EscFree:
+		off, done = freeStatus, []nvidia.Status{nvidia.StatusInvalidObjectHandle, nvidia.StatusObjectNotFound, nvidia.StatusInvalidObjectOld, nvidia.StatusInvalidClient}
+	default:
+		return
+	}
+	if st, err := nvidia.U32At(k.arg, uint32(off)); err == nil && slices.Contains(done, nvidia.Status(st)) {
+		_ = nvidia.PutU32At(k.arg, uint32(off), uint32(nvidia.StatusOK))
+	}
 }
 
 // readopt finds the processes of a rebuilt ledger again and puts its groups

@@ -48,6 +48,8 @@ type Session struct {
 	reopen func(pid, fd int) (File, func(), error)
 
 	level    Level
+	lost     *flight // taken by a predecessor and never answered
+	again    bool    // the call being served may have been executed before
 	stopping atomic.Bool
 	count    counters
 	threads  threads
@@ -81,6 +83,9 @@ func (s *Session) Run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { s.stopping.Store(true); s.poll.interrupt() })
 	defer stop()
 	defer s.threads.closeAll()
+	if err := s.resume(); err != nil {
+		return err
+	}
 	for ctx.Err() == nil {
 		ready, err := s.poll.wait(s.patience())
 		if err != nil {
@@ -122,8 +127,14 @@ func (s *Session) next() error {
 		return fmt.Errorf("session %s: %w", s.tenant, err)
 	}
 	if s.journal != nil {
-		s.journal.received(n.ID)
+		s.journal.taken(n)
 	}
+	return s.answer(n)
+}
+
+// answer serves one call and answers it.
+func (s *Session) answer(n sys.Notification) error {
+	fd := int(s.listener.Fd())
 	th, err := s.threads.get(n.TID)
 	if err != nil || !sys.Valid(fd, n.ID) {
 		// The thread died, or its id was taken over while we looked.
@@ -308,7 +319,7 @@ func (s *Session) record(e entry) {
 	}
 	err := s.journal.append(e)
 	if err == nil && s.journal.end > maxJournal {
-		err = s.journal.rewrite(s.ledger.entries(), 0)
+		err = s.journal.rewrite(s.ledger.entries())
 	}
 	if err != nil {
 		s.log.Error("journal", "tenant", s.tenant, "err", err)
