@@ -119,13 +119,9 @@ func (f *agentFlags) run(ctx context.Context) error {
 	return w.Run(ctx, sigs)
 }
 
-// agentSelf is this command line in each of the two roles. The program's path
-// is preferred to the running image, so that SIGHUP starts a new version.
+// agentSelf is this command line in each of the two roles.
 func agentSelf(args []string) agent.Self {
 	args = slices.DeleteFunc(slices.Clone(args), func(a string) bool { return a == "--worker" || a == "--holder" })
-	path := selfPath
-	if p, err := os.Executable(); err == nil && unix.Access(p, unix.X_OK) == nil {
-		path = p
-	}
-	return agent.Self{Path: path, Worker: append(slices.Clone(args), "--worker"), Holder: append(slices.Clone(args), "--holder")}
+	role := func(flag string) []string { return append(slices.Clone(args), flag) }
+	return agent.Self{Path: selfPath(), Worker: role("--worker"), Holder: role("--holder")}
 }

@@ -2,6 +2,8 @@ package main
 
 import (
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strconv"
 	"time"
 
@@ -10,8 +12,28 @@ import (
 	"github.com/penstock-gpu/penstock/internal/agent"
 )
 
-// selfPath is this program, also after its file was replaced or removed.
-const selfPath = "/proc/self/exe"
+// selfPath is how this program is started again: by the path it was called
+// by, so that a new version of the file takes over, or by its running image
+// when that file is not it.
+func selfPath() string {
+	const image = "/proc/self/exe"
+	path, err := exec.LookPath(os.Args[0])
+	if err == nil {
+		path, err = filepath.Abs(path)
+	}
+	if err != nil {
+		return image
+	}
+	named, err1 := os.Stat(path)
+	running, err2 := os.Stat(image)
+	if err1 != nil || err2 != nil || !os.SameFile(named, running) {
+		return image
+	}
+	return path
+}
+
+// programName is the first argument of every process of this program.
+const programName = "penstock"
 
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
@@ -21,7 +43,7 @@ func newRoot() *cobra.Command {
 		SilenceErrors: true,
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(newRun(), newAgent(), newTop(), newDoctor(), newVersion(), newEmu())
+	root.AddCommand(newRun(), newAgent(), newTop(), newDoctor(), newDemo(), newVersion(), newEmu())
 	return root
 }
 
@@ -57,7 +79,7 @@ func (p *place) launcher() agent.Launcher {
 	if p.noStart {
 		l.Own = ""
 	}
-	l.Command = []string{selfPath, "agent", "--socket", own, "--idle-exit", p.idleExit.String()}
+	l.Command = []string{selfPath(), "agent", "--socket", own, "--idle-exit", p.idleExit.String()}
 	if p.emulated != "" {
 		l.Command = append(l.Command, "--emulated", p.emulated)
 	}

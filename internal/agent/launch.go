@@ -75,6 +75,7 @@ func (l Launcher) start(ctx context.Context) (*Client, error) {
 	}
 	defer out.Close()
 	cmd := exec.Command(l.Command[0], l.Command[1:]...)
+	cmd.Args[0] = programName
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}

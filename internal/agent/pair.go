@@ -14,6 +14,9 @@ import (
 // first descriptor after the standard ones.
 const pairFD = 3
 
+// programName is what the processes of an agent are called.
+const programName = "penstock"
+
 // Self starts this program again in another role, with the same flags.
 type Self struct {
 	Path   string   // executable; /proc/self/exe survives the file's removal
@@ -35,6 +38,7 @@ func (s Self) start(args []string) (*exec.Cmd, *net.UnixConn, error) {
 		return nil, nil, err
 	}
 	cmd := exec.Command(s.Path, args...)
+	cmd.Args[0] = programName
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.ExtraFiles = []*os.File{theirs}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
