@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 )
 
 // demand is one tenant of a sharing case, before it has a command line.
@@ -142,11 +141,6 @@ func (b *bench) aloneBare(ctx context.Context, name string) ([]answer, error) {
 		return nil, err
 	}
 	return b.together(ctx, tenants, b.cfg.seconds)
-}
-
-// window is the length of a measuring window.
-func (b *bench) window() time.Duration {
-	return time.Duration(b.cfg.seconds * float64(time.Second))
 }
 
 func workloadsOf(demands []demand) []string {

@@ -7,7 +7,7 @@ import (
 )
 
 const (
-	readyWithin = 120 * time.Second // PyTorch's first import on a cold disk is slow
+	readyWithin = 90 * time.Second // PyTorch's first import on a cold disk is slow
 	overrun     = 45 * time.Second  // a hard 10 % tenant finishes what it has queued
 )
 

@@ -6,9 +6,9 @@
 # PENSTOCK and ISOLATION are the two programs, built with CGO_ENABLED=0 (no Go is needed here). Results go
 # to ${OUT:-out}. Everything fits in two calls of at most nine minutes, joined by -merge afterwards:
 #
-#   run-on-card.sh bin/penstock bin/isolation -sections solo,caps,calls,memory,kill
-#   run-on-card.sh bin/penstock bin/isolation -sections pairs,four,three,idle,latency,native,mps
-#   run-on-card.sh bin/penstock bin/isolation -quick            # three minutes, all sections
+#   run-on-card.sh bin/penstock bin/isolation -commit C -sections solo,caps,calls,memory,kill
+#   run-on-card.sh bin/penstock bin/isolation -commit C -sections pairs,four,three,idle,latency,native,mps
+#   run-on-card.sh bin/penstock bin/isolation -commit C -quick          # three minutes, all sections
 set -euo pipefail
 
 if [ $# -lt 2 ]; then

@@ -52,6 +52,8 @@ func (b *bench) capsOf(name string) []float64 {
 		return []float64{10, 30, 70}
 	case b.cfg.emulated != "":
 		return []float64{30}
+	case !b.cfg.quick && name == train: // ten seconds a case, most of them imports
+		return []float64{10, 50, 90}
 	case !b.cfg.quick || name == k400us:
 		return all
 	case name == matmul:
