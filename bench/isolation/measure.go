@@ -8,7 +8,7 @@ import (
 
 const (
 	readyWithin = 90 * time.Second // PyTorch's first import on a cold disk is slow
-	overrun     = 45 * time.Second  // a hard 10 % tenant finishes what it has queued
+	overrun     = 45 * time.Second // a hard 10 % tenant finishes what it has queued
 )
 
 // lead is the time from GO to the window: workers ramp up in it (kRamp of
