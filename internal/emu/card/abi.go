@@ -65,6 +65,7 @@ const (
 	clsMemSystem   = 0x3e
 	clsMemPriv     = 0x3f
 	clsMemLocal    = 0x40
+	clsOSDesc      = 0x71
 	clsTSG         = 0xa06c
 	clsVASpace     = 0x90f1
 )
@@ -94,6 +95,7 @@ const (
 	ctlImportObject    = 0x3d06
 	ctlExportObjects   = 0x3d0b
 	ctlImportObjects   = 0x3d0c
+	ctlSurfaceInfo     = 0x410110
 	ctlClassListV2     = 0x800292
 	ctlNameString      = 0x20800110
 	ctlGIDInfo         = 0x2080014a
@@ -130,6 +132,11 @@ func isChannel(class uint32) bool {
 		return true
 	}
 	return false
+}
+
+// isMemory reports whether a class is memory of the card or the host.
+func isMemory(class uint32) bool {
+	return class == clsMemLocal || class == clsMemPriv || class == clsMemSystem || class == clsOSDesc
 }
 
 // isRoot reports whether a class makes a client.

@@ -188,6 +188,7 @@ const (
 	heapInfo       = 5
 	heapAllocTiled = 6
 	heapAllocRange = 14
+	heapOSDesc     = 27
 )
 
 // vidHeap is VID_HEAP_CONTROL: root 0, parent 4, fn 8, status 20, total 24, free 32; FREE has hMemory 44.
@@ -215,6 +216,8 @@ func vidHeap(k *call) syscall.Errno {
 			}
 			k.c.freeObject(o)
 			return stOK
+		case heapOSDesc:
+			return k.heapDescribe(cl)
 		case heapInfo:
 			return stOK
 		}
@@ -243,6 +246,19 @@ func (k *call) heapAlloc(cl *client, attrAt, sizeAt int) uint32 {
 	}
 	if st == stOK {
 		put32(k.buf, 44, o.handle)
+	}
+	return st
+}
+
+// heapDescribe makes an object of the caller's own pages, hMemory 40; it costs the card nothing.
+func (k *call) heapDescribe(cl *client) uint32 {
+	parent := cl.objects[u32(k.buf, 4)]
+	if parent == nil {
+		return stInvalidParent
+	}
+	o, st := cl.insert(parent, u32(k.buf, 40), clsOSDesc)
+	if st == stOK {
+		put32(k.buf, 40, o.handle)
 	}
 	return st
 }

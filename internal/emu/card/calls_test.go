@@ -43,34 +43,53 @@ func TestProcessLists(t *testing.T) {
 	}
 }
 
-// TestOldMemoryInfo uses FB_GET_INFO, whose list lies behind a pointer.
-func TestOldMemoryInfo(t *testing.T) {
-	c := card.New(card.H200())
-	p, x := start(t, c, 1)
-	list, addr, err := p.Take(8)
-	if err != nil {
-		t.Fatal(err)
+// pairs makes a control whose {index, value} pair lies behind a pointer, and returns the value.
+func pairs(t *testing.T, p *rm.Local, x *rm.Context, object nvidia.Handle, cmd, index uint32) uint32 {
+	t.Helper()
+	defer p.Reset()
+	take := func(n int) ([]byte, uint64) {
+		b, addr, err := p.Take(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b, addr
 	}
-	params, at, err := p.Take(16)
-	if err != nil {
-		t.Fatal(err)
-	}
-	call, where, err := p.Take(nvidia.SizeControl)
-	if err != nil {
-		t.Fatal(err)
-	}
-	le.PutUint32(list, nvidia.FBHeapFree)
+	list, addr := take(8)
+	params, at := take(16)
+	call, where := take(nvidia.SizeControl)
+	le.PutUint32(list, index)
 	le.PutUint32(params, 1)
 	le.PutUint64(params[8:], addr)
-	k := nvidia.Control{Client: x.Handle, Object: x.Subdevice, Cmd: nvidia.CtrlFBGetInfo, Params: at, ParamsSize: 16}
+	k := nvidia.Control{Client: x.Handle, Object: object, Cmd: cmd, Params: at, ParamsSize: 16}
 	if err := k.Put(call); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.Ioctl(x.FD, nvidia.Cmd(nvidia.EscControl, nvidia.SizeControl), where); err != nil {
 		t.Fatal(err)
 	}
-	if got := int64(le.Uint32(list[4:])) * kib; got != c.Stats().FreeBytes {
+	if k, err := nvidia.DecodeControl(call); err != nil || k.Status != nvidia.StatusOK {
+		t.Fatalf("control %#x: %v, %v", cmd, k.Status, err)
+	}
+	return le.Uint32(list[4:])
+}
+
+func TestControlsWithAList(t *testing.T) {
+	c := card.New(card.H200())
+	p, x := start(t, c, 1)
+	if got := int64(pairs(t, p, x, x.Subdevice, nvidia.CtrlFBGetInfo, nvidia.FBHeapFree)) * kib; got != c.Stats().FreeBytes {
 		t.Errorf("free %d, want %d", got, c.Stats().FreeBytes)
+	}
+	// GET_SURFACE_INFO's index 9 says where memory lies: 1 in the host, 2 on the card.
+	h, _, err := x.Memory(x.Device, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	host, err := x.Alloc(x.Device, nvidia.ClassOSDescriptor, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if on, off := pairs(t, p, x, h, 0x410110, 9), pairs(t, p, x, host, 0x410110, 9); on != 2 || off != 1 {
+		t.Errorf("card memory lies in %d, host memory in %d", on, off)
 	}
 }
 

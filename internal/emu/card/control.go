@@ -49,7 +49,10 @@ func control(k *call) syscall.Errno {
 	}
 	switch cmd {
 	case ctlFBInfo:
-		return status(fbInfo(k, ptr, size))
+		fill := func(_ *object, n uint32, pairs []byte) uint32 { return k.c.fillFBInfo(n, pairs) }
+		return status(pairControl(k, clsSubdevice, ptr, size, fill))
+	case ctlSurfaceInfo:
+		return status(pairControl(k, 0, ptr, size, surfaceInfo))
 	case ctlExportObject, ctlExportObjects:
 		return status(exportControl(k, cmd, ptr, size))
 	}
@@ -240,8 +243,9 @@ func fbInfoV2(k *call, _ *client, _ *object, p []byte) uint32 {
 	return k.c.fillFBInfo(u32(p, 0), p[4:])
 }
 
-// fbInfo is the older FB_GET_INFO: count 0, pointer to the pairs 8.
-func fbInfo(k *call, ptr uint64, size uint32) uint32 {
+// pairControl is the controls whose questions lie behind a pointer — count 0, pointer to {index, value} pairs 8 —
+// such as the older FB_GET_INFO and GET_SURFACE_INFO.
+func pairControl(k *call, class uint32, ptr uint64, size uint32, fill func(o *object, n uint32, pairs []byte) uint32) uint32 {
 	var head [16]byte
 	if size != uint32(len(head)) {
 		return stInvalidParams
@@ -257,11 +261,33 @@ func fbInfo(k *call, ptr uint64, size uint32) uint32 {
 	if k.who.Mem.ReadAt(pairs, list) != nil {
 		return stInvalidPointer
 	}
-	st := k.withObject(clsSubdevice, func(*client, *object) uint32 { return k.c.fillFBInfo(n, pairs) })
+	st := k.withObject(class, func(_ *client, o *object) uint32 { return fill(o, n, pairs) })
 	if st == stOK && k.who.Mem.WriteAt(pairs, list) != nil {
 		return stInvalidPointer
 	}
 	return st
+}
+
+// surfaceInfo answers where an object's memory lies (index 9); other questions answer 0.
+func surfaceInfo(o *object, n uint32, pairs []byte) uint32 {
+	const (
+		indexSpace         = 9
+		systemMem, cardMem = 1, 2
+	)
+	if !isMemory(o.class) {
+		return stNotSupported
+	}
+	for i := range int(n) {
+		var v uint32
+		if u32(pairs, 8*i) == indexSpace {
+			v = systemMem
+			if o.mem != nil {
+				v = cardMem
+			}
+		}
+		put32(pairs, 8*i+4, v)
+	}
+	return stOK
 }
 
 // fillFBInfo answers framebuffer questions in KiB; an index the card does not know answers 0.

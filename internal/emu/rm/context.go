@@ -256,15 +256,30 @@ func (x *Context) FreeAll() error {
 	return errors.Join(errs...)
 }
 
-// Decoder is a second client of the process with bare channels on every decode engine, as nvcuvid makes it.
+// Decoder is a second client of the process, on a control file of its own, with bare channels on every decode
+// engine, as nvcuvid makes it.
 type Decoder struct {
 	*Client
 	Channels []nvidia.Handle
 }
 
+// Close frees the client and closes its file.
+func (d *Decoder) Close() error {
+	return errors.Join(d.Free(d.Handle), d.port.Close(d.FD))
+}
+
 // StartDecoder makes a decoder with a channel on each of the first n decode engines; its calls go through port.
-func (x *Context) StartDecoder(port Port, n int) (*Decoder, error) {
-	c, err := NewClient(port, x.FD)
+func (x *Context) StartDecoder(port Port, n int) (_ *Decoder, err error) {
+	fd, err := port.Open(card.KindCtl)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("start a decoder: %w", err), port.Close(fd))
+		}
+	}()
+	c, err := NewClient(port, fd)
 	if err != nil {
 		return nil, err
 	}

@@ -3,7 +3,6 @@ package tenant
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -155,7 +154,7 @@ func decode(ctx context.Context, x *rm.Context, cfg Config) decoded {
 	}
 	d, err := x.StartDecoder(p, decodeEngines)
 	if err != nil {
-		return decoded{err: errors.Join(fmt.Errorf("start a decoder: %w", err), p.Release())}
+		return decoded{err: errors.Join(err, p.Release())}
 	}
 	type frame struct {
 		ch nvidia.Handle
@@ -184,5 +183,5 @@ func decode(ctx context.Context, x *rm.Context, cfg Config) decoded {
 		err = errors.Join(err, e)
 		total += q.Completed
 	}
-	return decoded{total, errors.Join(err, p.Release())}
+	return decoded{total, errors.Join(err, d.Close(), p.Release())}
 }

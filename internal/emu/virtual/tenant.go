@@ -20,6 +20,7 @@ type tenant struct {
 	x        *rm.Context
 	dec      *rm.Decoder
 	file     card.FileID
+	decFile  card.FileID
 	work     card.ChannelRef
 	channels []nvidia.ChannelRef
 	groups   []governor.GroupID
@@ -60,6 +61,7 @@ func (t *tenant) startDecoder() error {
 	if t.dec, err = t.x.StartDecoder(t.port, engines); err != nil {
 		return fmt.Errorf("decoder of tenant %s: %w", t.id, err)
 	}
+	t.decFile, _ = t.port.File(t.dec.FD)
 	t.channels = append(t.channels, refs(t.dec.Client, t.dec.Channels)...)
 	for _, ch := range t.dec.Channels {
 		if err := t.l.tell(t, ch, governor.Decode, governor.SlotOnly); err != nil {
@@ -126,7 +128,7 @@ func (t *tenant) decode() error {
 	for len(t.flight) < t.load.Frames && errs == nil {
 		f := frame{ref: t.ref(t.dec.Client, t.dec.Channels[t.frames%len(t.dec.Channels)])}
 		t.frames++
-		if errs = c.Submit(t.file, f.ref, t.load.Frame, 1); errs != nil {
+		if errs = c.Submit(t.decFile, f.ref, t.load.Frame, 1); errs != nil {
 			break
 		}
 		p, err := c.Progress(0, f.ref)
@@ -134,7 +136,7 @@ func (t *tenant) decode() error {
 		t.flight = append(t.flight, f)
 	}
 	for _, f := range t.flight {
-		if err := c.Watch(t.file, f.ref, f.n); err != nil {
+		if err := c.Watch(t.decFile, f.ref, f.n); err != nil {
 			errs = err
 		}
 	}
@@ -168,7 +170,7 @@ func (l *Loop) Result(id governor.TenantID) (Result, bool) {
 	r := Result{Finished: p.Completed, Busy: p.Busy, Latencies: slices.Clone(t.latencies)}
 	if t.dec != nil {
 		for _, ch := range t.dec.Channels {
-			q, err := l.Card.Progress(t.file, t.ref(t.dec.Client, ch))
+			q, err := l.Card.Progress(t.decFile, t.ref(t.dec.Client, ch))
 			if err != nil {
 				return Result{}, false
 			}
