@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -79,7 +80,10 @@ func (l Launcher) start(ctx context.Context) (*Client, error) {
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := cmd.Start(); err != nil {
+	restore := hideInherited()
+	err = cmd.Start()
+	restore()
+	if err != nil {
 		return nil, fmt.Errorf("start an agent: %w", err)
 	}
 	ended := make(chan error, 1)
@@ -103,6 +107,31 @@ func (l Launcher) start(ctx context.Context) (*Client, error) {
 		}
 		if !errors.Is(err, ErrNoAgent) {
 			return nil, err
+		}
+	}
+}
+
+// hideInherited keeps the files that this process was given from being given
+// on: an agent that outlives it must not hold its caller's pipes and locks.
+func hideInherited() (restore func()) {
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return func() {}
+	}
+	var hidden []int
+	for _, e := range entries {
+		fd, err := strconv.Atoi(e.Name())
+		if err != nil || fd <= 2 {
+			continue
+		}
+		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil && flags&unix.FD_CLOEXEC == 0 {
+			unix.CloseOnExec(fd)
+			hidden = append(hidden, fd)
+		}
+	}
+	return func() {
+		for _, fd := range hidden {
+			_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0) // it was open a moment ago
 		}
 	}
 }
