@@ -14,10 +14,18 @@ type Table struct {
 	Version  int         `json:"version"`
 	Workload string      `json:"workload"` // what it was learned from, for the reader
 	Samples  int64       `json:"samples"`
-	Leftover float64     `json:"leftover"` // weight of the best-fit term it was chosen with (0 to 0.02)
-	Reserve  float64     `json:"reserve"`  // weight of the term that keeps untouched machines whole, for fairness
-	Knots    []int       `json:"knots"`    // CPU cores per free card, ascending whole numbers from 0
-	Values   [][]float64 `json:"values"`   // by ⌈r/10⌉ (0..100), by knot
+	Useful   gpu.Milli   `json:"useful"`  // the smallest hole that competes for CPU
+	Weights  Weights     `json:"weights"` // of the other terms, as chosen with the table
+	Knots    []int       `json:"knots"`   // CPU cores per free card, ascending whole numbers from 0
+	Values   [][]float64 `json:"values"`  // by ⌈r/10⌉ (0..100), by knot
+}
+
+// Weights are what the learned policy's other terms weigh against one thousandth of a card of expected idle.
+type Weights struct {
+	Leftover float64   `json:"leftover"` // classic best fit; 0 to 0.02 is sensible
+	Reserve  float64   `json:"reserve"`  // fairness to requests for a whole machine (see reserveScore)
+	Room     float64   `json:"room"`     // fairness to requests for CPU alone (see roomScore)
+	RoomCPU  gpu.Milli `json:"roomCPU"`  // a large request for CPU alone
 }
 
 // TableVersion is the layout this code reads and writes.
@@ -66,18 +74,17 @@ func (t *Table) Validate() error {
 // Bin is the row of a hole of r thousandths.
 func Bin(r gpu.Milli) int { return (int(r) + TableBin - 1) / TableBin }
 
-// CoresPerCard is x: the CPU cores a machine has left for each card with anything free.
-func CoresPerCard(cpu gpu.Milli, free []gpu.Milli) float64 {
+// CoresPerCard is x: the CPU cores a machine has left for each card with a useful hole, of at least useful
+// thousandths. Holes that almost no request fits compete for no CPU; counting them would make a machine look short of
+// it. Where no hole is useful the cores are not divided.
+func CoresPerCard(cpu gpu.Milli, free []gpu.Milli, useful gpu.Milli) float64 {
 	holes := 0
 	for _, c := range free {
-		if c > 0 {
+		if c >= useful {
 			holes++
 		}
 	}
-	if holes == 0 {
-		return 0
-	}
-	return float64(cpu) / 1000 / float64(holes)
+	return float64(cpu) / 1000 / float64(max(1, holes))
 }
 
 // valueScorer rates by how much less idle compute is expected afterwards.
@@ -85,11 +92,12 @@ type valueScorer struct {
 	grid   [][TableBins]float32 // the table at every whole x, by x, so that the inner loop reads one column
 	before []float64
 	at     []uint32
+	useful gpu.Milli
 }
 
 func newValue(f *Fleet, t *Table) *valueScorer {
 	last := t.Knots[len(t.Knots)-1]
-	s := &valueScorer{grid: make([][TableBins]float32, last+2), before: make([]float64, f.Nodes()), at: make([]uint32, f.Nodes())}
+	s := &valueScorer{grid: make([][TableBins]float32, last+2), before: make([]float64, f.Nodes()), at: make([]uint32, f.Nodes()), useful: max(1, t.Useful)}
 	k := 0
 	for x := range s.grid {
 		for k+2 < len(t.Knots) && x > t.Knots[k+1] {
@@ -105,7 +113,7 @@ func newValue(f *Fleet, t *Table) *valueScorer {
 
 // expected is the idle compute expected to be left on a machine in the end.
 func (s *valueScorer) expected(cpu gpu.Milli, free []gpu.Milli) float64 {
-	x := CoresPerCard(cpu, free)
+	x := CoresPerCard(cpu, free, s.useful)
 	i := int(x)
 	if i > len(s.grid)-2 {
 		i = len(s.grid) - 2
@@ -141,13 +149,24 @@ func Learned(t *Table) Policy {
 	p := Policy{Name: "penstock", Terms: []Term{
 		{"expected-idle", 1, func(f *Fleet) Scorer { return newValue(f, t) }},
 	}}
-	if t.Leftover != 0 {
-		p.Terms = append(p.Terms, stateless("leftover", t.Leftover, leftoverScore))
+	w := t.Weights
+	if w.Leftover != 0 {
+		p.Terms = append(p.Terms, stateless("leftover", w.Leftover, leftoverScore))
 	}
-	if t.Reserve != 0 {
-		p.Terms = append(p.Terms, stateless("reserve", t.Reserve, reserveScore))
+	if w.Reserve != 0 {
+		p.Terms = append(p.Terms, stateless("reserve", w.Reserve, reserveScore))
+	}
+	if w.Room != 0 && w.RoomCPU > 0 {
+		p.Terms = append(p.Terms, stateless("cpu-room", w.Room, roomScore(w.RoomCPU)))
 	}
 	return p
+}
+
+// roomScore counts against a request the places for large CPU-only requests that it takes from a machine.
+func roomScore(cpu gpu.Milli) scoreFunc {
+	return func(v *View) float64 {
+		return float64(v.CPU/cpu - v.Fleet.cpu[v.Node]/cpu)
+	}
 }
 
 // reserveScore counts against a request that takes less than a whole untouched machine the cards of the machine it

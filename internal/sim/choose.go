@@ -26,11 +26,11 @@ type entry struct {
 	results []*Result
 }
 
-// Weights of the best-fit term that are tried on the best tables, and of the term that keeps machines whole, which
-// rises until the table is fair.
+// Variants of the best table that are tried: other weights of the best-fit term, and other prices of fairness.
 var (
 	leftoverWeights = []float64{0, 0.003, 0.02}
-	reserveWeights  = []float64{1, 3, 6, 12, 25, 50}
+	priceFactors    = []float64{0.4, 0.65, 1.6}
+	fairnessSteps   = []float64{2, 5, 10, 20, 40} // added, in thousandths of a card, until the table is fair
 )
 
 // choose plays in three heats, keeping the better part of the tables after each.
@@ -43,9 +43,13 @@ func (c *contest) choose(ctx context.Context, tables []*alloc.Table) (*alloc.Tab
 	if err != nil {
 		return nil, err
 	}
-	for _, e := range slices.Clone(field[:1]) {
-		for _, w := range leftoverWeights {
-			field = append(field, &entry{table: reweigh(e.table, w, 0)})
+	top := field[0].table
+	for _, w := range leftoverWeights {
+		field = append(field, &entry{table: withLeftover(top, w)})
+	}
+	for _, w := range priceFactors {
+		if top.Weights.Reserve+top.Weights.Room > 0 {
+			field = append(field, &entry{table: reprice(top, w)})
 		}
 	}
 	if field, err = c.heat(ctx, field, c.cfg.Trials/2, 2); err != nil {
@@ -55,15 +59,21 @@ func (c *contest) choose(ctx context.Context, tables []*alloc.Table) (*alloc.Tab
 		return nil, err
 	}
 	best := field[0]
-	for _, w := range reserveWeights {
-		if c.unfairness(best) <= c.cfg.Unfair {
+	for _, more := range fairnessSteps {
+		kind, worst := c.worst(best)
+		if worst <= c.cfg.Unfair {
 			break
 		}
-		fairer := &entry{table: reweigh(field[0].table, field[0].table.Leftover, w)}
+		fairer := &entry{table: reprice(field[0].table, 1)}
+		if kind == alloc.KindCPU {
+			fairer.table.Weights.Room += more * roomPerReserve
+		} else {
+			fairer.table.Weights.Reserve += more
+		}
 		if err := c.play(ctx, fairer, c.cfg.Trials); err != nil {
 			return nil, err
 		}
-		if c.unfairness(fairer) < c.unfairness(best) {
+		if c.merit(fairer) > c.merit(best) {
 			best = fairer
 		}
 	}
@@ -81,9 +91,9 @@ func (c *contest) heat(ctx context.Context, field []*entry, n, keep int) ([]*ent
 	return field[:min(keep, len(field))], nil
 }
 
-// merit is the mean allocation in percent, less two points for each whole unit of unfairness beyond what is allowed.
+// merit is the mean allocation in percent, less five points for each whole unit of unfairness beyond what is allowed.
 func (c *contest) merit(e *entry) float64 {
-	return e.mean() - 2*max(0, c.unfairness(e)-c.cfg.Unfair)
+	return e.mean() - 5*max(0, c.unfairness(e)-c.cfg.Unfair)
 }
 
 // play runs an entry on the scenarios it has not played yet, up to n.
@@ -120,15 +130,20 @@ func (e *entry) mean() float64 {
 	return sum / float64(max(1, len(e.results)))
 }
 
-// unfairness is the largest ratio, over the kinds of request, of drops under the table to drops under FGD. Kinds of
-// which FGD drops less than one in a hundred are judged by their drop rate against that hundredth.
+// unfairness is the largest ratio, over the kinds of request, of drops under the table to drops under FGD.
 func (c *contest) unfairness(e *entry) float64 {
+	_, worst := c.worst(e)
+	return worst
+}
+
+func (c *contest) worst(e *entry) (alloc.Kind, float64) {
 	return Unfairness(e.results, c.fgd[:len(e.results)])
 }
 
-// Unfairness compares the drops of two policies on the same scenarios; see contest.unfairness.
-func Unfairness(mine, other []*Result) float64 {
-	worst := 0.0
+// Unfairness compares the drops of two policies on the same scenarios by kind of request: the kind with the largest
+// ratio, and the ratio. A kind of which the other policy drops less than one in a hundred is judged against that
+// hundredth: a ratio to almost nothing says nothing.
+func Unfairness(mine, other []*Result) (kind alloc.Kind, worst float64) {
 	for k := range alloc.KindCount {
 		name, drops, theirs, arrived := k.String(), 0, 0, 0
 		for i := range mine {
@@ -136,16 +151,27 @@ func Unfairness(mine, other []*Result) float64 {
 			theirs += other[i].Dropped[name]
 			arrived += mine[i].Arrived[name]
 		}
-		if arrived > 0 && drops > 0 {
-			worst = max(worst, float64(drops)/max(float64(theirs), float64(arrived)/100))
+		if drops == 0 {
+			continue
+		}
+		if ratio := float64(drops) / max(float64(theirs), floorRate*float64(arrived)); ratio > worst {
+			kind, worst = k, ratio
 		}
 	}
-	return worst
+	return kind, worst
 }
 
-// reweigh copies a table with other weights; the values are shared.
-func reweigh(t *alloc.Table, leftover, reserve float64) *alloc.Table {
+// withLeftover copies a table with another weight of the best-fit term; the values are shared.
+func withLeftover(t *alloc.Table, w float64) *alloc.Table {
 	c := *t
-	c.Leftover, c.Reserve = leftover, reserve
+	c.Weights.Leftover = w
+	return &c
+}
+
+// reprice copies a table with other prices of fairness; the values are shared.
+func reprice(t *alloc.Table, factor float64) *alloc.Table {
+	c := *t
+	c.Weights.Reserve *= factor
+	c.Weights.Room *= factor
 	return &c
 }

@@ -11,7 +11,7 @@ import (
 
 // TrainConfig says how a table is learned. The zero value of a field means its default.
 type TrainConfig struct {
-	Rounds   int     // of simulation, each with the table of the one before; default 16
+	Rounds   int     // of simulation, each with the table of the one before; default 12
 	Runs     int     // simulations a round; default 6
 	Trials   int     // simulations by which the late rounds' tables are compared; default 24, negative for none
 	Load     float64 // arrivals as a part of the cluster's compute; default Load
@@ -23,7 +23,7 @@ type TrainConfig struct {
 }
 
 func (c TrainConfig) withDefaults() TrainConfig {
-	c.Rounds, c.Runs, c.Trials = cmp.Or(c.Rounds, 16), cmp.Or(c.Runs, 6), cmp.Or(c.Trials, 24)
+	c.Rounds, c.Runs, c.Trials = cmp.Or(c.Rounds, 12), cmp.Or(c.Runs, 6), cmp.Or(c.Trials, 24)
 	c.Load, c.Seed, c.Unfair = cmp.Or(c.Load, Load), cmp.Or(c.Seed, 100001), cmp.Or(c.Unfair, 1.2)
 	if c.Progress == nil {
 		c.Progress = func(int, int) {}
@@ -47,11 +47,13 @@ type lesson struct {
 	idle    [][]float64
 	seen    [][]float64
 	samples int64
-	last    float64
+	useful  gpu.Milli
+	weights alloc.Weights
 }
 
-func newLesson() *lesson {
-	l := &lesson{knots: alloc.DefaultKnots()}
+func newLesson(pods []Pod, useful gpu.Milli) *lesson {
+	l := &lesson{knots: alloc.DefaultKnots(), useful: useful}
+	l.weights = alloc.Weights{Leftover: learnLeftover, RoomCPU: largeCPU(pods)}
 	l.idle, l.seen = grid(len(l.knots)), grid(len(l.knots))
 	return l
 }
@@ -72,36 +74,66 @@ const learnLeftover = 0.01
 // rounds differ by luck, so they are compared on seeds of their own and the best fair one is returned (choose.go).
 func Train(ctx context.Context, machines []gpu.Machine, pods []Pod, cfg TrainConfig) (*alloc.Table, error) {
 	cfg = cfg.withDefaults()
-	l, table := newLesson(), cfg.Start
+	fair, err := newFairness(ctx, machines, pods, cfg)
+	if err != nil {
+		return nil, err
+	}
+	var late []*alloc.Table
+	done := 0
+	for _, useful := range cfg.views(pods) {
+		tables, err := learn(ctx, machines, pods, cfg, useful, *fair, &done)
+		if err != nil {
+			return nil, err
+		}
+		late = append(late, tables...)
+	}
+	if cfg.Trials < 0 {
+		return late[len(late)-1], nil
+	}
+	c := &contest{machines: machines, pods: pods, cfg: cfg, seed: cfg.Seed + 600_000}
+	return c.choose(ctx, late)
+}
+
+// views are the two ways to count the holes that compete for CPU (Table.Useful): every hole, or those that a fair
+// part of the workload fits. Which of them packs better depends on how scarce CPU is, so both are learned, unless a
+// table to start from has decided.
+func (c TrainConfig) views(pods []Pod) []gpu.Milli {
+	if c.Start != nil {
+		return []gpu.Milli{c.Start.Useful}
+	}
+	return []gpu.Milli{1, usefulHole(pods)}
+}
+
+// learn plays the rounds and returns the tables of the later ones.
+func learn(ctx context.Context, machines []gpu.Machine, pods []Pod, cfg TrainConfig, useful gpu.Milli, fair fairness, done *int) ([]*alloc.Table, error) {
+	l, table := newLesson(pods, useful), cfg.Start
 	if table == nil {
 		table = l.table(cfg)
+	} else {
+		l.weights = table.Weights
 	}
-	seed, total := cfg.Seed, cfg.Rounds*cfg.Runs
+	seed, total := cfg.Seed, cfg.Rounds*cfg.Runs*len(cfg.views(pods))
 	var late []*alloc.Table
 	for round := range cfg.Rounds {
 		l.decay()
+		drops := tally{}
 		policy := alloc.Learned(table)
-		for run := range cfg.Runs {
+		for range cfg.Runs {
 			s := NewScenario(machines, pods, cfg.Load, seed)
 			seed++
-			if err := l.watch(ctx, &s, &policy); err != nil {
+			if err := l.watch(ctx, &s, &policy, &drops); err != nil {
 				return nil, err
 			}
-			if labHook != nil {
-				labHook(round, l, table)
-			}
-			cfg.Progress(round*cfg.Runs+run+1, total)
+			*done++
+			cfg.Progress(*done, total)
 		}
+		fair.adjust(&l.weights, drops)
 		table = l.table(cfg)
-		if round >= cfg.Rounds-8 && round >= cfg.Rounds/3 {
+		if round >= cfg.Rounds/3 {
 			late = append(late, table)
 		}
 	}
-	if cfg.Trials < 0 {
-		return table, nil
-	}
-	c := &contest{machines: machines, pods: pods, cfg: cfg, seed: seed}
-	return c.choose(ctx, late)
+	return late, nil
 }
 
 // decay lets older rounds count less: they were played with a worse table.
@@ -122,16 +154,16 @@ type hole struct {
 }
 
 // watch plays one scenario and learns from every hole it saw.
-func (l *lesson) watch(ctx context.Context, s *Scenario, policy *alloc.Policy) error {
+func (l *lesson) watch(ctx context.Context, s *Scenario, policy *alloc.Policy, drops *tally) error {
 	f, err := alloc.NewFleet(s.Machines)
 	if err != nil {
 		return err
 	}
 	placer := alloc.NewPlacer(f, policy)
-	holes := make([]hole, 0, 1<<16)
+	holes, useful := make([]hole, 0, 1<<16), max(1, l.useful)
 	look := func(n int) {
 		free := f.FreeCards(n)
-		x := float32(alloc.CoresPerCard(f.FreeCPU(n), free))
+		x := float32(alloc.CoresPerCard(f.FreeCPU(n), free, useful))
 		for c, r := range free {
 			if r > 0 {
 				holes = append(holes, hole{int32(n), int32(c), r, x})
@@ -145,14 +177,18 @@ func (l *lesson) watch(ctx context.Context, s *Scenario, policy *alloc.Policy) e
 		if i%1024 == 0 && ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if p, ok := placer.Decide(&s.Arrivals[i]); ok {
+		kind := s.Arrivals[i].Kind()
+		drops.arrived[kind]++
+		p, ok := placer.Decide(&s.Arrivals[i])
+		if !ok {
+			drops.dropped[kind]++
+		} else {
 			if err := f.Begin().Grant(p); err != nil {
 				return fmt.Errorf("the core placed what does not fit: %w", err)
 			}
 			look(p.Node)
 		}
 	}
-	l.last = percent(f.TotalCompute()-f.FreeCompute(), f.TotalCompute())
 	for _, h := range holes {
 		l.add(h, f.FreeCards(int(h.node))[h.card])
 	}
@@ -187,7 +223,7 @@ func locate(knots []int, x float64) (int, float64) {
 func (l *lesson) table(cfg TrainConfig) *alloc.Table {
 	idle, seen := smooth(l.idle, len(l.knots)), smooth(l.seen, len(l.knots))
 	t := &alloc.Table{Version: alloc.TableVersion, Workload: cfg.Workload, Samples: l.samples,
-		Leftover: learnLeftover, Knots: l.knots, Values: grid(len(l.knots))}
+		Useful: l.useful, Weights: l.weights, Knots: l.knots, Values: grid(len(l.knots))}
 	for r := 1; r < alloc.TableBins; r++ {
 		rowIdle, rowSeen := 0.0, 0.0
 		for k := range l.knots {
@@ -243,5 +279,3 @@ func rowWeight(r, d int) float64 {
 	}
 	return smoothRow / float64(d*d)
 }
-
-var labHook func(int, *lesson, *alloc.Table)
