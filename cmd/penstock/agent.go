@@ -52,6 +52,8 @@ func (f *agentFlags) flags(c *cobra.Command) {
 	fl.IntVar(&f.cfg.PrioRatio, "prio-ratio", 0, "percent that a higher class gets beside a lower one, 20-99 (default 80)")
 	fl.DurationVar(&f.cfg.Cycle, "cycle", 0, "default cycle of a card (default 48ms)")
 	fl.StringVar(&f.overhead, "context-overhead", "", "memory charged for each GPU context (default: measured)")
+	fl.StringVar(&f.cfg.Record, "record", "", "write the driver calls of a tenant to this file (penstock trace record)")
+	_ = fl.MarkHidden("record")
 	fl.BoolVar(&f.verbose, "verbose", false, "log more")
 	fl.BoolVar(&f.worker, "worker", false, "be the worker (penstock starts it)")
 	fl.BoolVar(&f.holder, "holder", false, "be the holder of a worker that lost its own (penstock starts it)")

@@ -43,7 +43,7 @@ func newRoot() *cobra.Command {
 		SilenceErrors: true,
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(newRun(), newAgent(), newTop(), newDoctor(), newDemo(), newVersion(), newEmu())
+	root.AddCommand(newRun(), newAgent(), newTop(), newDoctor(), newDemo(), newTrace(), newVersion(), newEmu())
 	return root
 }
 

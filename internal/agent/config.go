@@ -23,6 +23,7 @@ type Config struct {
 	PrioRatio  int           // percent for the higher class; default 80
 	Cycle      time.Duration // default cycle of a card; default 48 ms
 	Overhead   int64         // bytes charged per context; 0: the engine's measured constant
+	Record     string        // write the calls of tenants to this file; for one tenant at a time
 	DriftAlarm int64         // difference between charges and the card's own figure that is logged
 }
 

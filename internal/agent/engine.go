@@ -2,9 +2,13 @@ package agent
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
+	"time"
 
 	"github.com/penstock-gpu/penstock/internal/engine/kernel"
 	"github.com/penstock-gpu/penstock/internal/governor"
@@ -35,8 +39,16 @@ type Session interface {
 	Close() error // after Run; the listener stays open
 }
 
+// truth is what an engine may know about the work that was really done.
+type truth interface {
+	// EngineTime is the time that each process has had the compute engine of a
+	// card for itself, or nil when that is not known.
+	EngineTime(card int) map[int]time.Duration
+}
+
 // kernelEngine is the kernel-mode engine behind the agent's port.
 type kernelEngine struct {
+	cfg   Config
 	eng   *kernel.Engine
 	infos []kernel.CardInfo
 	cards map[int]*kernel.Card
@@ -60,7 +72,7 @@ func NewKernelEngine(cfg Config, log *slog.Logger) (Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &kernelEngine{eng: eng, infos: infos, cards: map[int]*kernel.Card{}}, nil
+	return &kernelEngine{cfg: cfg, eng: eng, infos: infos, cards: map[int]*kernel.Card{}}, nil
 }
 
 func (e *kernelEngine) Cards() []kernel.CardInfo { return e.infos }
@@ -87,9 +99,60 @@ func (e *kernelEngine) Attach(listener *os.File, p Promise) (Session, error) {
 		}
 		g.Cards = append(g.Cards, c)
 	}
+	if e.cfg.Record != "" {
+		return e.attachRecorded(listener, g)
+	}
 	s, err := e.eng.Attach(listener, g)
 	if err != nil {
 		return nil, err
 	}
 	return s, nil
+}
+
+// attachRecorded also writes the tenant's calls to a file, which is whole when
+// the tenant has left.
+func (e *kernelEngine) attachRecorded(listener *os.File, g kernel.Grant) (Session, error) {
+	f, err := os.OpenFile(e.cfg.Record, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("record: %w", err)
+	}
+	g.Recorder = kernel.NewRecorder(f)
+	s, err := e.eng.Attach(listener, g)
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return &recorded{Session: s, recorder: g.Recorder, file: f}, nil
+}
+
+// recorded is a session whose calls go to a file.
+type recorded struct {
+	Session
+	recorder *kernel.Recorder
+	file     *os.File
+}
+
+func (r *recorded) Close() error {
+	return errors.Join(r.Session.Close(), r.recorder.Close(), r.file.Close())
+}
+
+// EngineTime asks an emulated card; a real one does not tell.
+func (e *kernelEngine) EngineTime(int) map[int]time.Duration {
+	if e.cfg.Emulated == "" {
+		return nil
+	}
+	var stats struct {
+		Usage []struct {
+			PID      int
+			Graphics time.Duration
+		}
+	}
+	b, err := os.ReadFile(filepath.Join(e.cfg.Emulated, "stats"))
+	if err != nil || json.Unmarshal(b, &stats) != nil {
+		return nil
+	}
+	times := map[int]time.Duration{}
+	for _, u := range stats.Usage {
+		times[u.PID] = u.Graphics
+	}
+	return times
 }

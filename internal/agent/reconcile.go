@@ -10,28 +10,56 @@ import (
 // rateWindow is the time over which Got is measured.
 const rateWindow = 5 * time.Second
 
-// rate remembers how long a tenant had been thawed at earlier instants.
-type rate struct{ samples []sample }
-
-type sample struct {
-	at     time.Time
-	thawed time.Duration
+// rate remembers how long a tenant had been thawed, and how long its work had
+// run, at earlier instants.
+type rate struct {
+	samples []sample
+	work    map[int]time.Duration // engine time by process, kept when it ends
 }
 
-func (r *rate) add(at time.Time, thawed time.Duration) {
-	r.samples = append(r.samples, sample{at, thawed})
+type sample struct {
+	at           time.Time
+	thawed, work time.Duration
+}
+
+// add takes a sample. times is the engine time of all processes, or nil.
+func (r *rate) add(at time.Time, thawed time.Duration, pids []int, times map[int]time.Duration) {
+	s := sample{at: at, thawed: thawed}
+	for _, pid := range pids {
+		if d, ok := times[pid]; ok {
+			if r.work == nil {
+				r.work = map[int]time.Duration{}
+			}
+			r.work[pid] = d
+		}
+	}
+	for _, d := range r.work {
+		s.work += d
+	}
+	r.samples = append(r.samples, s)
 	for len(r.samples) > 2 && at.Sub(r.samples[0].at) > rateWindow {
 		r.samples = r.samples[1:]
 	}
 }
 
-// percent is the part of the window that the tenant was thawed.
-func (r *rate) percent() (float64, bool) {
+// percent is the part of the window that the tenant's work ran, where that is
+// known, else the part that a tenant with a hard share was allowed to run.
+func (r *rate) percent(hard bool) (got *float64, source string) {
 	if r == nil || len(r.samples) < 2 {
-		return 0, false
+		return nil, ""
 	}
 	first, last := r.samples[0], r.samples[len(r.samples)-1]
-	return 100 * float64(last.thawed-first.thawed) / float64(last.at.Sub(first.at)), true
+	part := func(d time.Duration) *float64 {
+		p := 100 * float64(d) / float64(last.at.Sub(first.at))
+		return &p
+	}
+	switch {
+	case r.work != nil:
+		return part(last.work - first.work), "engine"
+	case hard:
+		return part(last.thawed - first.thawed), "thawed"
+	}
+	return nil, ""
 }
 
 // reconcile compares, for each card, what tenants are charged with what the
@@ -48,10 +76,14 @@ func (w *Worker) reconcile(now time.Time) {
 			w.log.Warn("card does not tell its memory", "card", i, "error", err)
 			continue
 		}
+		var times map[int]time.Duration
+		if t, ok := w.engine.(truth); ok {
+			times = t.EngineTime(i)
+		}
 		state := c.card.Governor()
 		w.mu.Lock()
 		c.used = used
-		w.sampleRates(i, state, now)
+		w.sampleRates(i, state, times, now)
 		if len(w.ledger.Promises(i)) == 0 && c.baseline != used {
 			c.baseline, moved = used, true
 		}
@@ -70,16 +102,16 @@ func (w *Worker) reconcile(now time.Time) {
 	}
 }
 
-func (w *Worker) sampleRates(card int, s governor.State, now time.Time) {
+func (w *Worker) sampleRates(card int, s governor.State, times map[int]time.Duration, now time.Time) {
 	for _, ts := range s.Tenants {
 		t := w.tenants[string(ts.ID)]
-		if t == nil {
+		if t == nil || t.session == nil {
 			continue
 		}
 		if t.rates[card] == nil {
 			t.rates[card] = &rate{}
 		}
-		t.rates[card].add(now, ts.ThawedFor)
+		t.rates[card].add(now, ts.ThawedFor, t.session.Usage().PIDs, times)
 	}
 }
 
@@ -101,6 +133,7 @@ func (w *Worker) status(uid uint32) Status {
 	s := Status{
 		Version: w.version, PID: os.Getpid(), Holder: w.keep.HolderPID(), UID: os.Geteuid(),
 		Socket: w.cfg.Socket, Since: w.started, AnyDriver: w.cfg.AnyDriver,
+		Cards: []CardStatus{}, Tenants: []TenantStatus{},
 	}
 	governed := map[string]map[int]governor.TenantState{}
 	for i, c := range w.cards {
@@ -174,8 +207,6 @@ func (w *Worker) tenantStatus(t *tenant, on map[int]governor.TenantState) Tenant
 		asked := float64(g.Target) / 10
 		ts.Asked = &asked
 	}
-	if got, ok := t.rates[t.Cards[0]].percent(); ok && g.Hard {
-		ts.Got, ts.GotSource = &got, "thawed"
-	}
+	ts.Got, ts.GotSource = t.rates[t.Cards[0]].percent(g.Hard)
 	return ts
 }

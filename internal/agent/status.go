@@ -60,12 +60,13 @@ type TenantStatus struct {
 	Weight   int             `json:"weight,omitempty"`
 	Priority string          `json:"priority,omitempty"`
 	// Asked is its share of the card while everybody works, in percent; null
-	// where the driver schedules by itself. Got is the share of the time it
-	// was allowed to run, or better where GotSource says so.
+	// where the driver schedules by itself. Got is the share of the last
+	// seconds in which its work ran ("engine", where the card tells) or in which
+	// it was allowed to run ("thawed"); null where neither is known.
 	Asked     *float64 `json:"asked"`
 	Hard      bool     `json:"hard"` // it gets no more than asked
 	Got       *float64 `json:"got"`
-	GotSource string   `json:"gotSource,omitempty"` // "thawed"
+	GotSource string   `json:"gotSource,omitempty"` // "engine" or "thawed"
 
 	Limit    int64         `json:"limitBytes"` // 0: none
 	Used     int64         `json:"usedBytes"`
