@@ -125,7 +125,10 @@ func (w *Worker) Run(ctx context.Context, sigs <-chan os.Signal) (err error) {
 		return err
 	}
 	up = true
-	w.log.Info("agent serves", "socket", w.cfg.Socket, "cards", len(w.cards), "tenants", len(w.tenants), "config", w.cfg)
+	w.mu.Lock()
+	tenants := len(w.tenants)
+	w.mu.Unlock()
+	w.log.Info("agent serves", "socket", w.cfg.Socket, "cards", len(w.cards), "tenants", tenants, "config", w.cfg)
 	bye, err = w.loop(ctx, sigs)
 	if bye {
 		_ = os.Remove(w.cfg.Socket)
