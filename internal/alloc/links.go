@@ -4,7 +4,8 @@ import "math/bits"
 
 // bestLinked chooses count of the cards in the mask so that the chosen ones are joined best, and among equals so
 // that the cards left behind are: no NVLink pair is split while another choice exists. ranks is the machine's
-// link matrix (gpu.Machine.Affinity). With at most 16 cards every choice is looked at; the lowest indexes win ties.
+// link matrix (gpu.Machine.Affinity). With at most 16 cards every choice is looked at; the smallest mask wins
+// ties.
 func bestLinked(ranks []int32, cards int, fit uint32, count int, out *Cards) {
 	var best uint32
 	var bestWorst, bestIn, bestLeft int64 = -1, -1, -1

@@ -138,9 +138,14 @@ func (k *ranking) winner(a, b int32) int32 {
 	return b
 }
 
-// replay plays again the matches on the way from a leaf to the root.
+// replay plays again the matches on the way from a leaf to the root, until one is won by the same other node as
+// before: from there on nothing changes.
 func (k *ranking) replay(n int32) {
 	for i := (len(k.tree)/2 + int(n)) / 2; i >= 1; i /= 2 {
-		k.tree[i] = k.winner(k.tree[2*i], k.tree[2*i+1])
+		w := k.winner(k.tree[2*i], k.tree[2*i+1])
+		if w == k.tree[i] && w != n {
+			return
+		}
+		k.tree[i] = w
 	}
 }

@@ -128,11 +128,14 @@ func (j *judge) ratePart(v *View, r *Request) (float64, Cards) {
 	}
 	plain := r.Share.Memory == 0 && r.Share.Codec == 0 && r.Share.Render == 0
 	v.Cards.n = 1
+	var tried [MaxCards]gpu.Milli
+	n := 0
 	for c := range v.N {
 		free := v.After[c]
-		if free < r.Share.Compute || !f.cardFits(&r.Share, base+c) || plain && repeated(v.After[:c], free) {
+		if free < r.Share.Compute || !f.cardFits(&r.Share, base+c) || plain && repeated(tried[:n], free) {
 			continue
 		}
+		tried[n], n = free, n+1
 		v.After[c] = free - r.Share.Compute
 		v.Cards.at[0] = uint8(c)
 		if s := j.sum(v); s > best {
