@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/penstock-gpu/penstock/internal/agent"
+	"github.com/penstock-gpu/penstock/internal/sim/simcmd"
 )
 
 // selfPath is how this program is started again: by the path it was called
@@ -43,7 +44,7 @@ func newRoot() *cobra.Command {
 		SilenceErrors: true,
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(newRun(), newAgent(), newTop(), newDoctor(), newDemo(), newTrace(), newVersion(), newEmu())
+	root.AddCommand(newRun(), newAgent(), newTop(), newDoctor(), newDemo(), newTrace(), simcmd.New(), newVersion(), newEmu())
 	return root
 }
 

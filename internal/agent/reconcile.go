@@ -65,7 +65,6 @@ func (r *rate) percent(hard bool) (got *float64, source string) {
 // reconcile compares, for each card, what tenants are charged with what the
 // card itself says is in use, and takes the samples behind Got.
 func (w *Worker) reconcile(now time.Time) {
-	baselines := map[string]int64{}
 	moved := false
 	for i, c := range w.cards {
 		if c.card == nil {
@@ -84,10 +83,11 @@ func (w *Worker) reconcile(now time.Time) {
 		w.mu.Lock()
 		c.used = used
 		w.sampleRates(i, state, times, now)
-		if len(w.ledger.Promises(i)) == 0 && c.baseline != used {
+		if len(w.ledger.Promises(i)) > 0 {
+			c.quiet = 0
+		} else if c.quiet++; c.quiet >= quietLooks && c.baseline != used {
 			c.baseline, moved = used, true
 		}
-		baselines[c.info.UUID] = c.baseline
 		drift := used - c.baseline - w.charged(i)
 		if alarm := drift > w.cfg.DriftAlarm || -drift > w.cfg.DriftAlarm; alarm != c.alarmed {
 			c.alarmed = alarm
@@ -96,9 +96,24 @@ func (w *Worker) reconcile(now time.Time) {
 		w.mu.Unlock()
 	}
 	if moved {
-		if err := w.store.PutBaselines(baselines); err != nil {
-			w.log.Warn("baselines not kept", "error", err)
-		}
+		w.keepBaselines()
+	}
+}
+
+// quietLooks is how often a card must be seen without tenants before what is
+// in use there is its baseline: the memory of the last one may come back late.
+const quietLooks = 2
+
+// keepBaselines writes them down for the next worker.
+func (w *Worker) keepBaselines() {
+	m := map[string]int64{}
+	w.mu.Lock()
+	for _, c := range w.cards {
+		m[c.info.UUID] = c.baseline
+	}
+	w.mu.Unlock()
+	if err := w.store.PutBaselines(m); err != nil {
+		w.log.Warn("baselines not kept", "error", err)
 	}
 }
 

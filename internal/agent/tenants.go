@@ -17,7 +17,7 @@ import (
 // and starts governing it. One that cannot be opened takes no tenants; that
 // none can be is an error.
 func (w *Worker) openCards(ctx context.Context) error {
-	base := w.store.Baselines()
+	base := w.baselines()
 	var slots []Slot
 	var errs []error
 	for i, info := range w.engine.Cards() {
@@ -35,9 +35,9 @@ func (w *Worker) openCards(ctx context.Context) error {
 			slots = append(slots, Slot{Info: c.info})
 			continue
 		}
-		var known bool
-		if c.baseline, known = base[info.UUID]; !known {
-			c.baseline = c.used
+		c.baseline = c.used
+		if base != nil {
+			c.baseline = base[c.info.UUID]
 		}
 		c.info.TotalBytes = c.total
 		reserve := w.cfg.Reserve.Of(c.total)
@@ -48,10 +48,22 @@ func (w *Worker) openCards(ctx context.Context) error {
 		w.wg.Go(func() { w.govern(ctx, c) })
 	}
 	w.ledger = NewLedger(slots, w.cfg.governor())
+	if base == nil {
+		w.keepBaselines()
+	}
 	if len(errs) == len(w.cards) {
 		return fmt.Errorf("no card is usable: %w", errors.Join(errs...))
 	}
 	return nil
+}
+
+// baselines returns what each card had in use before the tenants that an
+// earlier worker left; nil when there are none, so that it can be seen now.
+func (w *Worker) baselines() map[string]int64 {
+	if promises, _ := w.store.Load(); len(promises) == 0 {
+		return nil
+	}
+	return w.store.Baselines()
 }
 
 // govern runs a card's governor until the agent ends.

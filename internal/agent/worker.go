@@ -64,6 +64,7 @@ type cardState struct {
 	total    int64
 	used     int64
 	baseline int64
+	quiet    int // looks in a row without a tenant
 	alarmed  bool
 }
 
