@@ -36,9 +36,9 @@ func (e *Experiment) decider(ctx context.Context, machines []gpu.Machine, seed i
 	case e.Policy == "penstock":
 		return func(f *alloc.Fleet) Decider { return NewOnline(ctx, f, machines, e.Online) }, nil
 	}
-	choose, err := Named(e.Policy, alloc.NewMix(requests(e.Pods), Cover))
+	p, err := PolicyFor(e.Policy, e.Pods, seed)
 	if err != nil {
 		return nil, err
 	}
-	return func(f *alloc.Fleet) Decider { return choose(f, seed) }, nil
+	return func(f *alloc.Fleet) Decider { return alloc.NewPlacer(f, p) }, nil
 }

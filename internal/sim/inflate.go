@@ -24,44 +24,36 @@ type Result struct {
 	curve              []float64      // allocated percent at each percent of arrived compute, for plots
 }
 
-// Chooser makes the placer for a fleet. It may look at the workload's mix, which the published FGD experiment gives
-// the policy beforehand.
-type Chooser func(f *alloc.Fleet, seed int64) *alloc.Placer
-
-// Fixed chooses one policy for every fleet.
-func Fixed(p alloc.Policy) Chooser {
-	return func(f *alloc.Fleet, _ int64) *alloc.Placer { return alloc.NewPlacer(f, &p) }
-}
-
-// PolicyNames lists what Named knows.
+// PolicyNames lists what PolicyFor knows, and "penstock", which needs a table or learns one.
 func PolicyNames() []string {
 	return []string{"fgd", "bestfit", "dotprod", "clustering", "packing", "random", "binpack", "spread", "penstock"}
 }
 
-// Named makes the chooser of a policy that needs no table. The mix is the workload FGD aims at.
-func Named(name string, mix alloc.Mix) (Chooser, error) {
+// PolicyFor makes a policy that needs no table. FGD aims at the mix of the pods, as in the published experiment,
+// which tells it the workload beforehand; random draws by the seed.
+func PolicyFor(name string, pods []Pod, seed int64) (*alloc.Policy, error) {
+	var p alloc.Policy
 	switch name {
 	case "fgd":
-		return Fixed(alloc.FGD(mix)), nil
+		p = alloc.FGD(alloc.NewMix(requests(pods), Cover))
 	case "bestfit":
-		return Fixed(alloc.BestFit()), nil
+		p = alloc.BestFit()
 	case "dotprod":
-		return Fixed(alloc.DotProd()), nil
+		p = alloc.DotProd()
 	case "clustering":
-		return Fixed(alloc.Clustering()), nil
+		p = alloc.Clustering()
 	case "packing":
-		return Fixed(alloc.Packing()), nil
+		p = alloc.Packing()
 	case "binpack":
-		return Fixed(alloc.Binpack()), nil
+		p = alloc.Binpack()
 	case "spread":
-		return Fixed(alloc.Spread()), nil
+		p = alloc.Spread()
 	case "random":
-		return func(f *alloc.Fleet, seed int64) *alloc.Placer {
-			p := alloc.Random(seed)
-			return alloc.NewPlacer(f, &p)
-		}, nil
+		p = alloc.Random(seed)
+	default:
+		return nil, fmt.Errorf("policy %q is unknown: expected one of %v", name, PolicyNames())
 	}
-	return nil, fmt.Errorf("policy %q is unknown: expected one of %v", name, PolicyNames())
+	return &p, nil
 }
 
 // Cover is the part of the workload that FGD's target mix covers.

@@ -130,3 +130,19 @@ func InflateReport(title string, results []*Result) *Report {
 	}
 	return &Report{Title: title, Sections: []Section{runs, fill}}
 }
+
+// ReplayReport plots allocation over time of the first seed, and lists the runs.
+func ReplayReport(title string, names []string, by map[string][]*ReplayResult) *Report {
+	runs := Section{Heading: "Runs", Columns: []string{"policy", "seed", "allocated %", "mean wait s", "p95 wait s", "waited %"}}
+	plot := &Plot{X: "hours", Y: "allocated, %"}
+	for _, n := range names {
+		for i, r := range by[n] {
+			runs.Rows = append(runs.Rows, []string{n, fmt.Sprint(r.Seed), fmt.Sprintf("%.2f", r.MeanAllocatedPercent),
+				fmt.Sprintf("%.0f", r.MeanWait), fmt.Sprintf("%.0f", r.P95Wait), fmt.Sprintf("%.2f", r.WaitedPercent)})
+			if i == 0 {
+				plot.Lines = append(plot.Lines, Line{Name: n, X: r.hours, Y: r.allocated})
+			}
+		}
+	}
+	return &Report{Title: title, Sections: []Section{runs, {Heading: "Allocation over time, first seed", Plot: plot}}}
+}

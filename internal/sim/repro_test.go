@@ -8,8 +8,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
-
-	"github.com/penstock-gpu/penstock/internal/alloc"
 )
 
 // traces returns the folder of public traces, or skips and says why.
@@ -64,13 +62,13 @@ func TestPublishedTables(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			choose, err := Named(policy, alloc.NewMix(requests(pods), Cover))
+			p, err := PolicyFor(policy, pods, 0)
 			if err != nil {
 				t.Fatal(err)
 			}
 			for seed := int64(42); seed < 42+seeds; seed++ {
 				s := NewScenario(nodes, pods, Load, seed)
-				res, _, err := Inflate(context.Background(), &s, seed, policy, func(f *alloc.Fleet) Decider { return choose(f, seed) })
+				res, err := run(context.Background(), &s, seed, *p)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -83,7 +81,6 @@ func TestPublishedTables(t *testing.T) {
 					t.Logf("%s %s seed %d: %.2f, published %.2f", policy, w, seed, res.AllocatedPercent, exp)
 				}
 				worst = max(worst, diff)
-				t.Logf("%s %s %d %.2f %.2f %.0f/s", policy, w, seed, res.AllocatedPercent, exp, res.DecisionsPerSecond)
 			}
 		}
 		t.Logf("%s: %d of %d runs within 0.02, worst %.2f", policy, near, runs, worst)
