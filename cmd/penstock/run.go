@@ -125,6 +125,9 @@ func runTenant(ctx context.Context, p *place, f *runFlags, args []string) error 
 	if err := supervise(a); err != nil {
 		return err
 	}
+	if ctx.Err() != nil {
+		return errors.New("interrupted before the program started")
+	}
 	err = unix.Exec(path, args, env)
 	return execError(args[0], err)
 }

@@ -64,12 +64,17 @@ func (c *Client) roundTrip(ctx context.Context, req *http.Request) (*net.UnixCon
 	}
 	_ = conn.SetDeadline(deadline)
 	r := bufio.NewReader(conn)
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer stop()
 	var resp *http.Response
 	if err = req.Write(conn); err == nil {
 		resp, err = http.ReadResponse(r, req)
 	}
 	if err != nil {
 		_ = conn.Close()
+		if ctx.Err() != nil {
+			return nil, nil, nil, ctx.Err()
+		}
 		return nil, nil, nil, fmt.Errorf("%w: it closed the connection: %w", ErrNoAgent, err)
 	}
 	return conn, r, resp, nil
@@ -120,6 +125,7 @@ type Attachment struct {
 	Memory int64
 	conn   *net.UnixConn
 	r      *bufio.Reader
+	stop   func() bool // ends the watch over the context
 }
 
 // Attach asks for a share. The error is a *Refusal when it does not fit.
@@ -143,10 +149,10 @@ func (c *Client) Attach(ctx context.Context, r Request) (*Attachment, error) {
 		defer resp.Body.Close()
 		return nil, readProblem(resp)
 	}
-	a := &Attachment{conn: conn, r: br}
+	a := &Attachment{conn: conn, r: br, stop: context.AfterFunc(ctx, func() { _ = conn.Close() })}
 	f, err := a.receive(opGranted)
 	if err != nil {
-		_ = conn.Close()
+		_ = a.Close()
 		return nil, err
 	}
 	a.ID, a.Cards, a.Others, a.Memory = f.ID, f.Cards, f.Others, f.Memory
@@ -154,7 +160,10 @@ func (c *Client) Attach(ctx context.Context, r Request) (*Attachment, error) {
 }
 
 // Close gives the share up unless the listener was sent.
-func (a *Attachment) Close() error { return a.conn.Close() }
+func (a *Attachment) Close() error {
+	a.stop()
+	return a.conn.Close()
+}
 
 // SendListener hands the listener over; on return the agent serves it.
 func (a *Attachment) SendListener(fd int) error {

@@ -9,7 +9,8 @@
 //
 //	Config           what an agent needs to know; defaults < flags
 //	Request, Ledger  admission: pure, remembers what was promised per card
-//	Server           HTTP over a unix socket; attach carries the listener
+//	Worker           cards, tenants, reconciler; HTTP over a unix socket, in which
+//	                 attach carries the listener
 //	Keeper, Hold     the two ends of the pair of processes
 //	Client           what the command line uses
 package agent
