@@ -32,7 +32,7 @@ type Config struct {
 	// of all sharing tenants, and the length of a cycle of two slots (each
 	// further slot adds half a Cycle). Default 40 ms.
 	Cycle time.Duration
-	// LowSlice is the slice of each low tenant beside a high one. Default 200 µs.
+	// LowSlice is the slice of each low tenant beside a high one. Default 50 µs.
 	LowSlice time.Duration
 	// HighSlice is the least slice of a high tenant beside a low one. Default 20 ms.
 	HighSlice time.Duration
@@ -91,7 +91,7 @@ func (c Config) withDefaults() Config {
 	orInt(&c.MaxInst, 20)
 	orInt(&c.PrioRatio, 80)
 	orDur(&c.Cycle, defaultCycle)
-	orDur(&c.LowSlice, 200*time.Microsecond)
+	orDur(&c.LowSlice, 50*time.Microsecond)
 	orDur(&c.HighSlice, 20*time.Millisecond)
 	orDur(&c.MinSlice, 2*time.Millisecond)
 	h, std := &c.Hardware, H200()

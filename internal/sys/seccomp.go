@@ -19,6 +19,8 @@ const (
 	notifRecv             = 0xc0502100
 	notifSend             = 0xc0182101
 	notifIDValid          = 0x40082102
+	notifSetFlags         = 0x40082104
+	notifSyncWakeUp       = 1
 	notifFlagContinue     = 1
 	notifBytes, respBytes = 80, 24
 	dataBytes             = 64
@@ -93,6 +95,15 @@ func CheckNotifySizes() error {
 		return fmt.Errorf("seccomp notification sizes are %v, this build knows %v", s, [3]uint16{notifBytes, respBytes, dataBytes})
 	}
 	return nil
+}
+
+// WakeInPlace asks the kernel to switch from a trapped thread to its
+// supervisor and back on one processor (Linux 6.6). Without it each trapped
+// call waits for another processor to wake up, twice. It reports false where
+// the kernel does not offer it.
+func WakeInPlace(listener int) bool {
+	_, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(listener), notifSetFlags, notifSyncWakeUp)
+	return e == 0
 }
 
 // ErrGone is returned for a notification whose thread was killed, or for a

@@ -113,7 +113,6 @@ func refusedControls() []ControlRow {
 		refuse("NV2080_CTRL_CMD_BUS_CONTROL_PUBLIC_ASPM_BITS", 0x20801824, StatusInsufficientPermissions),
 		refuse("NV2080_CTRL_CMD_BUS_SET_EOM_PARAMETERS", 0x20801826, StatusInsufficientPermissions),
 		refuse("NV2080_CTRL_CMD_BUS_SET_C2C_LPWR_STATE_VOTE", 0x20801832, StatusInsufficientPermissions),
-		refuse("NV2080_CTRL_CMD_PERF_BOOST", 0x2080200a, StatusOK),
 		refuse("NV2080_CTRL_CMD_PERF_SET_POWERSTATE", 0x2080205b, StatusInsufficientPermissions),
 		refuse("NV2080_CTRL_CMD_PERF_RATED_TDP_SET_CONTROL", 0x2080206f, StatusInsufficientPermissions),
 		refuse("NV2080_CTRL_CMD_PERF_SET_AUX_POWER_STATE", 0x20802092, StatusInsufficientPermissions),

@@ -22,6 +22,9 @@ const (
 // when its answer shows it.
 const vramGranule = 64 << 10
 
+// hugeGranule is the driver's page size for large allocations.
+const hugeGranule = 2 << 20
+
 // maxVRAM is above any card and low enough that sums cannot overflow.
 const maxVRAM = 1 << 50
 
@@ -58,7 +61,7 @@ func (s *Session) alloc(k *call) answer {
 	case nvidia.Pinned:
 		return s.pinned(k, a.Root, a.Parent, a.New, a.Class)
 	}
-	if s.level == Strict && a.Parent != a.Root && !s.knows(a.Root, a.Parent) {
+	if s.level == Strict && a.Parent != a.Root && !s.usable(a.Root, a.Parent, k.file) {
 		return s.deny(k, nvidia.StatusInvalidObjectParent, status, "allocation under an object that the ledger does not know")
 	}
 	st := &staged{}
@@ -115,34 +118,35 @@ func (s *Session) allocStaged(k *call, st *staged, a nvidia.Alloc, row nvidia.Cl
 		}
 		return s.deny(k, refusal.status, status, refusal.why)
 	}
-	defer s.holdMemory(p)()
 	executed := false
-	ans := s.forward(k, st, func() {
+	finish := s.purchaseCall(k, st, p, func() {
 		executed = true
 		done, err := nvidia.DecodeAlloc(k.arg)
 		if err != nil || done.Status != nvidia.StatusOK {
 			s.cancel(p)
 			return
 		}
-		s.settle(k, done, p, params)
+		if !s.settle(k, done, p, params) {
+			s.count.overQuota.Add(1)
+			_ = nvidia.PutU32At(k.arg, uint32(status), uint32(nvidia.StatusNoMemory))
+		}
 	})
 	if !executed {
 		s.cancel(p)
 	}
-	return ans
+	return finish()
 }
 
 // purchase is an allocation that is reserved but not made yet.
 type purchase struct {
 	class    nvidia.Class
-	kind     nvidia.ClassKind
 	vram     bool
 	bytes    int64 // reserved
 	overhead int64
 	group    *group // a TSG or bare channel to be governed
+	foreign  bool   // a device that was not granted
 	channel  bool
 	parent   nvidia.Handle
-	params   []byte
 }
 
 // denial is why an allocation is not made.
@@ -154,10 +158,14 @@ type denial struct {
 
 // plan works out what an allocation costs and whom it concerns.
 func (s *Session) plan(a nvidia.Alloc, row nvidia.ClassRow, params []byte) (*purchase, *denial) {
-	p := &purchase{class: a.Class, kind: row.Kind, parent: a.Parent, params: params}
+	p := &purchase{class: a.Class, parent: a.Parent}
+	heavy := row.Kind == nvidia.KindMemory || row.Kind == nvidia.KindGroup || row.Kind == nvidia.KindChannel
+	if heavy && s.onForeign(a.Root, a.Parent) {
+		return p, &denial{status: nvidia.StatusInsufficientPermissions, why: row.Name + " on a card that was not granted"}
+	}
 	switch row.Kind {
 	case nvidia.KindDevice:
-		return p, s.planDevice(params)
+		s.planDevice(p, params)
 	case nvidia.KindMemory:
 		return p, p.planMemory(row, params)
 	case nvidia.KindGroup:
@@ -251,9 +259,10 @@ func (s *Session) cancel(p *purchase) {
 
 // settle turns a reservation into a ledger entry, at the size that the driver
 // really gave, and puts new scheduling groups under the governor before the
-// tenant can submit to them.
-func (s *Session) settle(k *call, done nvidia.Alloc, p *purchase, params []byte) {
-	o := &object{handle: done.New, parent: done.Parent, class: p.class, overhead: p.overhead, group: p.group}
+// tenant can submit to them. An object that turns out larger than fits is
+// freed again before the tenant hears of it, and false returned.
+func (s *Session) settle(k *call, done nvidia.Alloc, p *purchase, params []byte) bool {
+	o := &object{handle: done.New, parent: done.Parent, class: p.class, overhead: p.overhead, group: p.group, foreign: p.foreign}
 	if p.vram {
 		o.mem = &memory{bytes: p.bytes}
 		if m, err := nvidia.DecodeMemoryParams(params); err == nil && p.class != nvidia.ClassMemoryFabric {
@@ -263,31 +272,79 @@ func (s *Session) settle(k *call, done nvidia.Alloc, p *purchase, params []byte)
 		}
 	}
 	s.cancel(p)
-	s.enter(k, done.Root, o)
-	if p.group != nil {
-		s.govern(k, done, p)
+	if !s.enter(k, done.Root, o) {
+		return false
 	}
+	if p.group != nil {
+		s.govern(done, p)
+	}
+	return true
 }
 
 // enter books an object under its client, which the ledger learns of here:
-// the driver has just accepted its handle from this file.
-func (s *Session) enter(k *call, root nvidia.Handle, o *object) {
+// the driver has just accepted its handle from this file. If it cannot be
+// booked, because it is larger than asked for and does not fit or because the
+// tenant has too many, it is freed and false returned.
+func (s *Session) enter(k *call, root nvidia.Handle, o *object) bool {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	c := s.client(k, root)
-	s.ledger.addObject(c, o)
-	s.record(entryObject(c, o))
+	c, err := s.client(k, root)
+	if err == nil && o.mem != nil {
+		err = s.ledger.room(o.mem.bytes)
+	}
+	if err == nil && s.ledger.count >= maxObjects {
+		err = errTooMany
+	}
+	if err == nil {
+		s.ledger.addObject(c, o)
+		s.record(entryObject(c, o))
+	}
+	s.mu.Unlock()
+	if err == nil {
+		return true
+	}
+	s.refused("object that cannot be booked: " + err.Error())
+	s.discard(k, root, o)
+	return false
+}
+
+// discard frees an object that the driver has made and the tenant must not
+// have.
+func (s *Session) discard(k *call, root nvidia.Handle, o *object) {
+	arg, _, ok := s.arena.Take(nvidia.SizeFree)
+	if !ok || (nvidia.Free{Root: root, Parent: o.parent, Object: o.handle}).Put(arg) != nil {
+		return
+	}
+	ctl := k.file
+	s.mu.Lock()
+	if c := s.ledger.clients[root]; c != nil {
+		for _, h := range s.held {
+			if h.id == c.held {
+				ctl = h.file // the call may have come on a card's file
+			}
+		}
+	}
+	s.mu.Unlock()
+	if _, err := s.driver.Ioctl(ctl, nvidia.Cmd(nvidia.EscFree, nvidia.SizeFree), arg); err != nil {
+		s.log.Error("free an object that cannot be booked", "tenant", s.tenant, "err", err)
+	}
 }
 
 // client returns the ledger's client for a root handle that the driver has
 // just accepted from the caller's file. The lock is held.
-func (s *Session) client(k *call, root nvidia.Handle) *client {
-	c := s.ledger.clients[root]
-	if c == nil {
-		c = s.ledger.addClient(root, k.process(), k.descriptor)
-		s.record(entryClient(c))
+func (s *Session) client(k *call, root nvidia.Handle) (*client, error) {
+	if c := s.ledger.clients[root]; c != nil {
+		return c, nil
 	}
-	return c
+	if k.file.Kind != ControlFile {
+		return nil, errForeignClient
+	}
+	h, err := s.hold(k)
+	if err != nil {
+		return nil, err
+	}
+	c := s.ledger.addClient(root, h.id)
+	s.record(entryClient(c))
+	return c, nil
 }
 
 // denyQuota refuses device memory the way a full card does.
@@ -298,19 +355,61 @@ func (s *Session) denyQuota(k *call, status int, why string) answer {
 
 // free judges RM_FREE: forwarded, and refunded when the driver agrees.
 func (s *Session) free(k *call) answer {
-	var client nvidia.Handle
 	var gone freed
-	a := s.giveBack(k, func() {
+	emptied := -1
+	asked, err := nvidia.DecodeFree(k.arg)
+	if err != nil {
+		return s.abort(k, &staged{}, err)
+	}
+	last := func(l *ledger) bool { return l.lastReference(asked.Root, asked.Object) }
+	a := s.giveBack(k, last, func() {
 		f, err := nvidia.DecodeFree(k.arg)
 		if err != nil || f.Status != nvidia.StatusOK {
 			return
 		}
-		client = f.Root
+		if f.Object == f.Root {
+			emptied = 0
+			if c := s.ledger.clients[f.Root]; c != nil {
+				emptied = c.held
+			}
+		}
 		gone = s.ledger.freeHandle(f.Root, f.Object)
 		s.record(entryFree(f.Root, f.Object))
 	})
-	s.retire(client, gone)
+	s.retire(gone)
+	if emptied >= 0 {
+		s.letGo(emptied, k)
+	}
 	return a
+}
+
+// letGo gives up a file whose client was freed, so that another may be made
+// on it. The client may never have been seen in use.
+func (s *Session) letGo(id int, k *call) {
+	s.mu.Lock()
+	var h *held
+	for _, x := range s.held {
+		if x.id == id || (id == 0 && x.file.Kind == ControlFile && !s.ledger.owned(x.id) && s.ops.same(x.file, k.file)) {
+			h = x
+		}
+	}
+	if h != nil && s.ledger.owned(h.id) {
+		h = nil
+	}
+	s.mu.Unlock()
+	if h != nil {
+		s.release(h)
+	}
+}
+
+// owned reports whether a client lives on a held file.
+func (l *ledger) owned(id int) bool {
+	for _, c := range l.clients {
+		if c.held == id {
+			return true
+		}
+	}
+	return false
 }
 
 // dup judges DUP_OBJECT. Only objects of the tenant's own clients may be
@@ -320,25 +419,37 @@ func (s *Session) dup(k *call) answer {
 	if err != nil {
 		return s.abort(k, &staged{}, err)
 	}
-	if !s.knows(d.SrcClient, d.SrcObject) {
+	if !s.knows(d.SrcClient, d.SrcObject) || (s.level == Strict && d.Parent != d.Dst && !s.usable(d.Dst, d.Parent, k.file)) {
 		return s.deny(k, nvidia.StatusInsufficientPermissions, dupStatus, "duplicate of an object that is not the tenant's")
 	}
-	return s.forward(k, &staged{}, func() {
-		d, err := nvidia.DecodeDup(k.arg)
-		if err != nil || d.Status != nvidia.StatusOK {
-			return
-		}
-		s.mu.Lock()
-		src := s.ledger.clients[d.SrcClient].objects[d.SrcObject]
-		o := &object{handle: d.Object, parent: d.Parent}
-		if src != nil {
-			o.class, o.mem, o.unvetted = src.class, src.mem, src.unvetted
-		}
-		c := s.client(k, d.Dst)
-		s.ledger.addObject(c, o)
-		s.record(entryDup(d))
-		s.mu.Unlock()
-	})
+	if s.grouped(d.SrcClient, d.SrcObject) {
+		return s.deny(k, nvidia.StatusNotSupported, dupStatus, "duplicate of a TSG or channel")
+	}
+	return s.forward(k, &staged{}, func() { s.duplicated(k) })
+}
+
+// duplicated books a successful duplicate: another handle on the same memory.
+// A TSG or channel is not governed twice, but the group stays as long as either
+// handle does only in the driver, so duplicating one is refused beforehand.
+func (s *Session) duplicated(k *call) {
+	d, err := nvidia.DecodeDup(k.arg)
+	if err != nil || d.Status != nvidia.StatusOK {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o := &object{handle: d.Object, parent: d.Parent}
+	if sc := s.ledger.clients[d.SrcClient]; sc != nil && sc.objects[d.SrcObject] != nil {
+		src := sc.objects[d.SrcObject]
+		o.class, o.mem, o.unvetted = src.class, src.mem, src.unvetted
+	}
+	c, err := s.client(k, d.Dst)
+	if err != nil {
+		s.log.Error("duplicate by an unknown client", "tenant", s.tenant, "err", err)
+		return
+	}
+	s.ledger.addObject(c, o)
+	s.record(entryDup(d))
 }
 
 // vidHeap judges VID_HEAP_CONTROL, the allocation path of the graphics
@@ -352,7 +463,8 @@ func (s *Session) vidHeap(k *call) answer {
 	case nvidia.HeapAllocSize, nvidia.HeapAllocTiled, nvidia.HeapAllocSizeRange:
 		return s.heapAlloc(k, v)
 	case nvidia.HeapFree:
-		return s.giveBack(k, func() {
+		last := func(l *ledger) bool { return l.lastReference(v.Root, v.Memory) }
+		return s.giveBack(k, last, func() {
 			if v, err := nvidia.DecodeVidHeap(k.arg); err == nil && v.Status == nvidia.StatusOK {
 				s.ledger.freeHandle(v.Root, v.Memory)
 				s.record(entryFree(v.Root, v.Memory))
@@ -368,7 +480,7 @@ func (s *Session) vidHeap(k *call) answer {
 }
 
 func (s *Session) heapAlloc(k *call, v nvidia.VidHeap) answer {
-	p := &purchase{class: nvidia.ClassMemoryLocalUser, kind: nvidia.KindMemory, parent: v.Parent}
+	p := &purchase{class: nvidia.ClassMemoryLocalUser, parent: v.Parent}
 	if v.VRAM() {
 		n, ok := roundVRAM(v.Size)
 		if !ok {
@@ -379,9 +491,8 @@ func (s *Session) heapAlloc(k *call, v nvidia.VidHeap) answer {
 	if d := s.reserve(p); d != nil {
 		return s.denyQuota(k, heapStatus, d.why)
 	}
-	defer s.holdMemory(p)()
 	executed := false
-	ans := s.forward(k, &staged{}, func() {
+	finish := s.purchaseCall(k, &staged{}, p, func() {
 		executed = true
 		done, err := nvidia.DecodeVidHeap(k.arg)
 		if err != nil || done.Status != nvidia.StatusOK {
@@ -395,14 +506,17 @@ func (s *Session) heapAlloc(k *call, v nvidia.VidHeap) answer {
 				}
 			}
 			s.cancel(p)
-			s.enter(k, done.Root, o)
+			if !s.enter(k, done.Root, o) {
+				s.count.overQuota.Add(1)
+				_ = nvidia.PutU32At(k.arg, heapStatus, uint32(nvidia.StatusNoMemory))
+			}
 		}
 		s.heapTotals(k)
 	})
 	if !executed {
 		s.cancel(p)
 	}
-	return ans
+	return finish()
 }
 
 // heapTotals replaces the card's size and free bytes, which the driver
@@ -438,11 +552,15 @@ func (s *Session) allocMemory(k *call) answer {
 	if row.Kind != nvidia.KindMemory || row.Verdict == nvidia.Refuse {
 		return s.deny(k, nvidia.StatusInvalidClass, memoryStatus, "ALLOC_MEMORY of "+row.Name)
 	}
-	p := &purchase{class: a.Class, kind: nvidia.KindMemory, parent: a.Parent}
+	p := &purchase{class: a.Class, parent: a.Parent}
 	if row.VRAM {
 		n, ok := roundVRAM(a.Length())
 		if !ok {
 			return s.denyQuota(k, memoryStatus, "absurd size")
+		}
+		if n >= hugeGranule {
+			// The driver backs it with huge pages and does not say so.
+			n = (n + hugeGranule - 1) &^ (hugeGranule - 1)
 		}
 		p.vram, p.bytes = true, n
 	}
@@ -454,9 +572,8 @@ func (s *Session) allocMemory(k *call) answer {
 		s.cancel(p)
 		return s.abort(k, st, err)
 	}
-	defer s.holdMemory(p)()
 	executed := false
-	ans := s.forward(k, st, func() {
+	finish := s.purchaseCall(k, st, p, func() {
 		executed = true
 		done, err := nvidia.DecodeAllocMemory(k.arg)
 		ok := err == nil && done.Status == nvidia.StatusOK
@@ -465,12 +582,13 @@ func (s *Session) allocMemory(k *call) answer {
 			o.mem = &memory{bytes: p.bytes}
 		}
 		s.cancel(p)
-		if ok {
-			s.enter(k, done.Root, o)
+		if ok && !s.enter(k, done.Root, o) {
+			s.count.overQuota.Add(1)
+			_ = nvidia.PutU32At(k.arg, memoryStatus, uint32(nvidia.StatusNoMemory))
 		}
 	})
 	if !executed {
 		s.cancel(p)
 	}
-	return ans
+	return finish()
 }

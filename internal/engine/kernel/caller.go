@@ -12,7 +12,8 @@ import (
 // caller is the thread whose call is being judged: its memory and its open
 // files. Both are hostile and may change between any two reads.
 type caller interface {
-	process() int // thread group
+	process() int  // thread group
+	threadID() int // the thread itself
 	read(addr uint64, b []byte) error
 	write(addr uint64, b []byte) error
 	open(fd int) (File, error) // a duplicate for this call; give it to close
@@ -90,7 +91,8 @@ type trapped struct {
 	files    *locator
 }
 
-func (c *trapped) process() int { return c.tgid }
+func (c *trapped) process() int  { return c.tgid }
+func (c *trapped) threadID() int { return c.tid }
 
 func (c *trapped) read(addr uint64, b []byte) error { return sys.ReadMemory(c.tid, addr, b) }
 

@@ -26,7 +26,8 @@ type Card struct {
 
 	// memory is held while a release is compared with the card's own figure,
 	// and while device memory is allocated. It is taken before all other locks.
-	memory sync.Mutex
+	memory   sync.Mutex
+	baseline *int64 // in use when no tenant was there; guarded by memory
 
 	mu       sync.Mutex // also held during freezing, thawing and slice setting
 	gov      *governor.Governor
@@ -135,7 +136,7 @@ func (c *Card) applySlices() {
 		if g == nil || s == nil {
 			continue
 		}
-		if err := s.setSlice(g, sl.Duration); err != nil {
+		if err := s.setSlice(g, uint64(sl.Duration.Microseconds())); err != nil {
 			c.failures++
 			c.log.Debug("set a time slice", "tenant", s.tenant, "group", g.handle, "err", err)
 			continue
@@ -206,7 +207,9 @@ func (c *Card) act(acts []governor.Action) {
 	}
 	freeze := acts[0].Kind == governor.Freeze
 	started := c.clock()
-	if err := c.control.disable(freeze, list); err != nil {
+	dead, err := c.control.disable(freeze, list)
+	c.bury(dead)
+	if err != nil {
 		c.failures++
 		c.log.Debug("freeze or thaw", "freeze", freeze, "channels", len(list), "err", err)
 	}
@@ -215,6 +218,25 @@ func (c *Card) act(acts []governor.Action) {
 	c.report(acts, started, done)
 	if !freeze {
 		c.turn.Broadcast()
+	}
+}
+
+// bury takes channels that the driver does not know any more out of the lists.
+// Their file was closed without a call; until that is seen, one of them in a
+// list makes the driver refuse the whole list. The lock is held.
+func (c *Card) bury(dead []nvidia.ChannelRef) {
+	for _, d := range dead {
+		for _, g := range c.groups {
+			if g.client != d.Client {
+				continue
+			}
+			for i, h := range g.channels {
+				if h == d.Channel {
+					g.channels = append(g.channels[:i], g.channels[i+1:]...)
+					break
+				}
+			}
+		}
 	}
 }
 
@@ -247,7 +269,8 @@ func (c *Card) thawAll() error {
 	c.gov.Reset()
 	var errs []error
 	for t := range c.sessions {
-		errs = append(errs, c.control.disable(false, c.channels(t)))
+		_, err := c.control.disable(false, c.channels(t))
+		errs = append(errs, err)
 	}
 	c.turn.Broadcast()
 	if err := errors.Join(errs...); err != nil {

@@ -151,38 +151,47 @@ func (c *cardClient) memory() (total, used int64, err error) {
 }
 
 // disable freezes or thaws channels. One dead channel in a list makes the
-// driver refuse the whole list, so a refused list is retried client by client
-// and then channel by channel: nobody stays frozen because a neighbour died.
-func (c *cardClient) disable(freeze bool, list []nvidia.ChannelRef) error {
+// driver refuse the whole list, so a refused list is halved until the dead
+// ones are found: nobody stays frozen because a neighbour died. They are
+// returned, so that they are not listed again.
+func (c *cardClient) disable(freeze bool, list []nvidia.ChannelRef) ([]nvidia.ChannelRef, error) {
+	var dead []nvidia.ChannelRef
 	var errs []error
 	for len(list) > 0 {
 		n := min(len(list), nvidia.MaxFifoDisableChannels)
-		errs = append(errs, c.disableList(freeze, list[:n]))
+		d, err := c.disableList(freeze, list[:n])
+		dead, errs = append(dead, d...), append(errs, err)
 		list = list[n:]
 	}
-	return errors.Join(errs...)
+	return dead, errors.Join(errs...)
 }
 
-func (c *cardClient) disableList(freeze bool, list []nvidia.ChannelRef) error {
+func (c *cardClient) disableList(freeze bool, list []nvidia.ChannelRef) ([]nvidia.ChannelRef, error) {
 	params, err := nvidia.FifoDisableChannels{Disable: freeze, Channels: list}.Encode()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	err = c.controlOn(c.ctl, c.client, c.subdevice, nvidia.CtrlFifoDisableChannels, params)
-	if err == nil || len(list) == 1 {
-		return err
+	var st *StatusError
+	switch {
+	case err == nil:
+		return nil, nil
+	case !errors.As(err, &st):
+		return nil, err
+	case len(list) > 1:
+		left, err1 := c.disableList(freeze, list[:len(list)/2])
+		right, err2 := c.disableList(freeze, list[len(list)/2:])
+		return append(left, right...), errors.Join(err1, err2)
+	case st.Status == nvidia.StatusInvalidChannel || st.Status == nvidia.StatusInvalidClient:
+		return list, nil
 	}
-	var errs []error
-	for _, part := range [][]nvidia.ChannelRef{list[:len(list)/2], list[len(list)/2:]} {
-		errs = append(errs, c.disableList(freeze, part))
-	}
-	return errors.Join(errs...)
+	return nil, err
 }
 
 // holders returns the processes that the driver has clients of on the card.
-func (c *cardClient) holders() (map[int]bool, error) {
+func (c *cardClient) holders() ([]uint32, error) {
 	params := make([]byte, nvidia.SizeGetPids)
-	if err := (nvidia.GetPids{IDType: 0 /* by class */, ID: uint32(nvidia.ClassSubdevice)}).Put(params); err != nil {
+	if err := (nvidia.GetPids{ID: uint32(nvidia.ClassSubdevice)}).Put(params); err != nil {
 		return nil, err
 	}
 	if err := c.controlOn(c.ctl, c.client, c.subdevice, nvidia.CtrlGetPids, params); err != nil {
@@ -192,9 +201,34 @@ func (c *cardClient) holders() (map[int]bool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("processes on the card: %w", err)
 	}
-	out := map[int]bool{}
-	for _, p := range g.Pids {
-		out[int(p)] = true
+	return g.Pids, nil
+}
+
+// heldBy returns the device memory that the driver attributes to some
+// processes, in bytes.
+func (c *cardClient) heldBy(pids []uint32) (int64, error) {
+	var sum int64
+	for len(pids) > 0 {
+		n := min(len(pids), nvidia.MaxPidInfos)
+		list := make([]nvidia.PidInfo, n)
+		for i, p := range pids[:n] {
+			list[i].Pid = p
+		}
+		params := make([]byte, nvidia.SizeGetPidInfo)
+		if err := nvidia.PutPidInfos(params, list); err != nil {
+			return 0, err
+		}
+		if err := c.controlOn(c.ctl, c.client, c.subdevice, nvidia.CtrlGetPidInfo, params); err != nil {
+			return 0, fmt.Errorf("memory of processes on the card: %w", err)
+		}
+		list, err := nvidia.DecodePidInfos(params)
+		if err != nil {
+			return 0, fmt.Errorf("memory of processes on the card: %w", err)
+		}
+		for _, p := range list {
+			sum += int64(p.Private + p.Shared)
+		}
+		pids = pids[n:]
 	}
-	return out, nil
+	return sum, nil
 }

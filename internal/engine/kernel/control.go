@@ -39,7 +39,7 @@ func (s *Session) control(k *call) answer {
 	if c.Flags&finnFlag != 0 || (size != 0 && !row.Fits(size)) {
 		return s.unknown(k, &staged{}, controlStatus, fmt.Sprintf("%s with %d bytes, flags %#x", row.Name, size, c.Flags))
 	}
-	if s.level == Strict && c.Object != c.Client && c.Object != 0 && !s.knows(c.Client, c.Object) {
+	if s.level == Strict && c.Object != c.Client && c.Object != 0 && !s.usable(c.Client, c.Object, k.file) {
 		return s.deny(k, nvidia.StatusInvalidObject, controlStatus, row.Name+" of an object that the ledger does not know")
 	}
 	st := &staged{}
@@ -78,8 +78,11 @@ func (s *Session) controlStaged(k *call, st *staged, c nvidia.Control, params []
 	ans := s.forward(k, st, func() {
 		if done, err := nvidia.DecodeControl(k.arg); err == nil && done.Status == nvidia.StatusOK {
 			s.mu.Lock()
-			s.client(k, c.Client)
+			_, err := s.client(k, c.Client)
 			s.mu.Unlock()
+			if err != nil {
+				s.log.Debug("client not booked", "tenant", s.tenant, "err", err)
+			}
 		}
 	})
 	return ans
@@ -105,25 +108,26 @@ func (s *Session) exported(k *call, cmd uint32, params []byte) {
 	defer s.mu.Unlock()
 	if cmd == ctrlExportToFD {
 		if h, err := nvidia.U32At(params, 12); err == nil {
-			s.exportOne(k, c.Client, nvidia.Handle(h))
+			s.exportOne(c.Client, nvidia.Handle(h))
 		}
 		return
 	}
 	// Every handle in the list: an unknown one has no memory and adds nothing.
 	for off := uint32(0); off+4 <= uint32(len(params)); off += 4 {
 		if h, err := nvidia.U32At(params, off); err == nil && h != 0 {
-			s.exportOne(k, c.Client, nvidia.Handle(h))
+			s.exportOne(c.Client, nvidia.Handle(h))
 		}
 	}
 }
 
-func (s *Session) exportOne(k *call, client, h nvidia.Handle) {
+func (s *Session) exportOne(client, h nvidia.Handle) {
 	m := s.ledger.lookup(client, h)
 	if m == nil {
 		return
 	}
-	s.ledger.export(k.process(), m)
-	s.record(entryExport(k.process(), client, h))
+	id := s.ledger.clients[client].held
+	s.ledger.export(id, m)
+	s.record(entryExport(id, client, h))
 }
 
 // kib is the unit of FB_GET_INFO.

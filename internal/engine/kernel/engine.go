@@ -191,35 +191,10 @@ func newSession(e *Engine, g Grant, arena *sys.Arena) *Session {
 		threads: threads{byID: map[int]*thread{}},
 		ledger:  newLedger(g.MemoryLimit),
 		procs:   map[int]*process{},
-		unseen:  map[rangeKey]bool{},
+		ops:     systemFiles{},
 		refusal: map[string]uint64{},
 	}
-	s.reopen = s.reopenFile
 	return s
-}
-
-// reopenFile duplicates a tenant's descriptor for one call of the engine's
-// own. It must still be the control file: the tenant may have closed it.
-func (s *Session) reopenFile(pid, fd int) (File, func(), error) {
-	s.mu.Lock()
-	p := s.procs[pid]
-	s.mu.Unlock()
-	if p == nil || p.pidfd < 0 {
-		return File{}, nil, fmt.Errorf("process %d is gone", pid)
-	}
-	d, err := sys.GetFile(p.pidfd, fd)
-	if err != nil {
-		return File{}, nil, err
-	}
-	f, err := s.files.identify(d)
-	if err == nil && f.Kind != ControlFile {
-		err = fmt.Errorf("descriptor %d of process %d: %w", fd, pid, errWrongFile)
-	}
-	if err != nil {
-		unix.Close(d)
-		return File{}, nil, err
-	}
-	return f, func() { unix.Close(d) }, nil
 }
 
 // Update changes a tenant's grant while it runs. A memory limit below what is

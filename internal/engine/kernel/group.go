@@ -39,12 +39,41 @@ func engineOf(t nvidia.EngineType) (governor.Engine, bool) {
 	return 0, false
 }
 
-// planDevice allows a tenant to open only the card it was granted.
-func (s *Session) planDevice(params []byte) *denial {
-	if len(params) < 4 {
-		return nil // the driver's default, device 0, is judged like any other
+// planDevice notes which devices were not granted. A library may look at them;
+// memory and channels of theirs are refused.
+func (s *Session) planDevice(p *purchase, params []byte) {
+	if instance, err := nvidia.U32At(params, 0); err == nil {
+		p.foreign = int(instance) != s.card.info.Index
+	} else {
+		p.foreign = s.card.info.Index != 0 // without parameters it is device 0
 	}
-	return nil
+}
+
+// onForeign reports whether an object hangs under a device that was not
+// granted.
+func (s *Session) onForeign(root, h nvidia.Handle) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.ledger.clients[root]
+	for depth := 0; c != nil && depth < 16; depth++ {
+		o := c.objects[h]
+		if o == nil {
+			return false
+		}
+		if o.foreign {
+			return true
+		}
+		h = o.parent
+	}
+	return false
+}
+
+// grouped reports whether an object is a TSG or a channel.
+func (s *Session) grouped(client, h nvidia.Handle) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.ledger.clients[client]
+	return c != nil && c.objects[h] != nil && c.objects[h].group != nil
 }
 
 // planGroup works out the hidden cost of a TSG and puts it under the governor.
@@ -57,6 +86,23 @@ func (s *Session) planGroup(p *purchase, a nvidia.Alloc, params []byte) *denial 
 		p.overhead = s.card.overhead
 	}
 	p.group = &group{engine: g.EngineType, client: a.Root}
+	return s.fewGroups()
+}
+
+// fewGroups refuses a TSG beyond the bound: each one more costs everybody on
+// the card a switch a round.
+func (s *Session) fewGroups() *denial {
+	s.card.mu.Lock()
+	defer s.card.mu.Unlock()
+	n := 0
+	for _, o := range s.card.owner {
+		if o == s {
+			n++
+		}
+	}
+	if n >= maxGroups {
+		return &denial{status: nvidia.StatusInsufficientResources, why: "more TSGs than one tenant may have"}
+	}
 	return nil
 }
 
@@ -86,12 +132,12 @@ func (s *Session) planChannel(p *purchase, a nvidia.Alloc, params []byte) *denia
 		return &denial{status: nvidia.StatusInvalidObjectParent, why: "channel on " + c.EngineType.String() + " outside a TSG"}
 	}
 	p.group, p.channel = &group{engine: c.EngineType, bare: true, client: a.Root}, true
-	return nil
+	return s.fewGroups()
 }
 
 // govern puts a new TSG or channel under the governor before its allocation is
 // answered, so that it has its slice before its first work.
-func (s *Session) govern(k *call, done nvidia.Alloc, p *purchase) {
+func (s *Session) govern(done nvidia.Alloc, p *purchase) {
 	c := s.card
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -107,7 +153,7 @@ func (s *Session) govern(k *call, done nvidia.Alloc, p *purchase) {
 }
 
 // retire takes freed TSGs and channels out of the governor.
-func (s *Session) retire(client nvidia.Handle, gone freed) {
+func (s *Session) retire(gone freed) {
 	if len(gone) == 0 {
 		return
 	}
@@ -135,11 +181,15 @@ func (s *Session) retire(client nvidia.Handle, gone freed) {
 // schedule forwards the call that makes channels runnable. A tenant that is
 // frozen waits for its turn first: the driver would run it at once.
 func (s *Session) schedule(k *call, st *staged) answer {
+	return s.scheduleInTurn(k, st)()
+}
+
+func (s *Session) scheduleInTurn(k *call, st *staged) func() answer {
 	c := s.card
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for c.running && c.gov.Frozen(s.tenant) && !s.stopping.Load() {
 		c.turn.Wait()
 	}
-	return s.forward(k, st, nil)
+	return s.execute(k, st, nil)
 }

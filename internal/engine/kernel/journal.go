@@ -24,7 +24,8 @@ const (
 	opUnmap
 	opFreeRange
 	opManaged
-	opExit
+	opHeld
+	opReleased
 	opExport
 )
 
@@ -87,8 +88,9 @@ func decodeFlight(b []byte) flight {
 // journal is a session's change log. It lies on a memory file system: it must
 // survive the agent, not the machine.
 type journal struct {
-	f   *os.File
-	end int64
+	f    *os.File
+	end  int64
+	live int64 // size after the last rewrite
 }
 
 // openJournal opens or creates a journal and returns what it holds.
@@ -199,13 +201,14 @@ func (j *journal) rewrite(list []entry) error {
 		return fmt.Errorf("reopen journal: %w", err)
 	}
 	j.f, j.end = t, journalHead+int64(len(list))*entryBytes
+	j.live = j.end
 	return nil
 }
 
 func (j *journal) close() error { return j.f.Close() }
 
 func entryClient(c *client) entry {
-	return entry{op: opClient, n: [8]uint64{uint64(c.handle), uint64(c.pid), uint64(c.fd)}}
+	return entry{op: opClient, n: [8]uint64{uint64(c.handle), uint64(c.held)}}
 }
 
 const noMemory = ^uint64(0)
@@ -215,7 +218,7 @@ func entryObject(c *client, o *object) entry {
 	if o.mem != nil {
 		e.n[4] = uint64(o.mem.bytes)
 	}
-	e.n[6] = uint64(boolWord(o.unvetted)) << 2
+	e.n[6] = uint64(boolWord(o.unvetted))<<2 | uint64(boolWord(o.foreign))<<3
 	if g := o.group; g != nil {
 		e.n[6] |= 1 | uint64(g.engine)<<8 | uint64(boolWord(g.bare))<<1
 		e.n[7] = uint64(g.id)
@@ -239,26 +242,31 @@ func entryDup(d nvidia.Dup) entry {
 }
 
 func entryMap(k rangeKey, m nvidia.UVMMapExternal, gpu nvidia.UUID) entry {
-	return entry{op: opMap, uuid: gpu, n: [8]uint64{uint64(k.pid), k.base, m.Length, uint64(m.Client), uint64(m.Memory)}}
+	return entry{op: opMap, uuid: gpu, n: [8]uint64{uint64(k.held), k.base, m.Length, uint64(m.Client), uint64(m.Memory)}}
 }
 
-func entryUnmap(pid int, m nvidia.UVMUnmapExternal) entry {
-	return entry{op: opUnmap, uuid: m.GPU, n: [8]uint64{uint64(pid), m.Base, m.Length}}
+func entryUnmap(held int, m nvidia.UVMUnmapExternal) entry {
+	return entry{op: opUnmap, uuid: m.GPU, n: [8]uint64{uint64(held), m.Base, m.Length}}
 }
 
-func entryFreeRange(pid int, base, length uint64) entry {
-	return entry{op: opFreeRange, n: [8]uint64{uint64(pid), base, length}}
+func entryFreeRange(held int, base uint64) entry {
+	return entry{op: opFreeRange, n: [8]uint64{uint64(held), base}}
 }
 
-// entryManaged books or, with length 0, drops a managed range.
-func entryManaged(k rangeKey, length int64) entry {
-	return entry{op: opManaged, n: [8]uint64{uint64(k.pid), k.base, uint64(length)}}
+// entryManaged says how many bytes of managed ranges a process has, or may be
+// about to have.
+func entryManaged(pid int, bytes int64) entry {
+	return entry{op: opManaged, n: [8]uint64{uint64(pid), uint64(bytes)}}
 }
 
-func entryExit(pid int) entry { return entry{op: opExit, n: [8]uint64{uint64(pid)}} }
+func entryHeld(h *held) entry {
+	return entry{op: opHeld, n: [8]uint64{uint64(h.id), uint64(h.file.Kind), uint64(h.pid), uint64(h.fd)}}
+}
 
-func entryExport(pid int, client, h nvidia.Handle) entry {
-	return entry{op: opExport, n: [8]uint64{uint64(pid), uint64(client), uint64(h)}}
+func entryReleased(held int) entry { return entry{op: opReleased, n: [8]uint64{uint64(held)}} }
+
+func entryExport(held int, client, h nvidia.Handle) entry {
+	return entry{op: opExport, n: [8]uint64{uint64(held), uint64(client), uint64(h)}}
 }
 
 // replay makes the change of one entry. Groups are returned through the
@@ -267,7 +275,7 @@ func (l *ledger) replay(e entry) {
 	n := e.n
 	switch e.op {
 	case opClient:
-		l.addClient(nvidia.Handle(n[0]), int(n[1]), int(n[2]))
+		l.addClient(nvidia.Handle(n[0]), int(n[1]))
 	case opObject:
 		l.replayObject(n)
 	case opFree:
@@ -288,15 +296,14 @@ func (l *ledger) replay(e entry) {
 	case opUnmap:
 		l.unmapExternal(int(n[0]), n[1], n[2], e.uuid)
 	case opFreeRange:
-		l.freeRange(int(n[0]), n[1], n[2])
+		l.freeRange(int(n[0]), n[1])
 	case opManaged:
-		if k := (rangeKey{int(n[0]), n[1]}); n[2] == 0 {
-			l.dropManaged(k)
-		} else {
-			l.addManaged(k, int64(n[2]))
+		delete(l.mapped, int(n[0]))
+		if n[1] != 0 {
+			l.mapped[int(n[0])] = int64(n[1])
 		}
-	case opExit:
-		l.dropProcess(int(n[0]))
+	case opReleased:
+		l.dropHeld(int(n[0]))
 	case opExport:
 		l.export(int(n[0]), l.lookup(nvidia.Handle(n[1]), nvidia.Handle(n[2])))
 	}
@@ -307,7 +314,7 @@ func (l *ledger) replayObject(n [8]uint64) {
 	if c == nil {
 		return
 	}
-	o := &object{handle: nvidia.Handle(n[1]), parent: nvidia.Handle(n[2]), class: nvidia.Class(n[3]), overhead: int64(n[5]), unvetted: n[6]&4 != 0}
+	o := &object{handle: nvidia.Handle(n[1]), parent: nvidia.Handle(n[2]), class: nvidia.Class(n[3]), overhead: int64(n[5]), unvetted: n[6]&4 != 0, foreign: n[6]&8 != 0}
 	if n[4] != noMemory {
 		o.mem = &memory{bytes: int64(n[4])}
 	}

@@ -134,7 +134,7 @@ func (s *Session) escape(k *call) answer {
 		s.refused(fmt.Sprintf("unknown driver call %#x of %d bytes", k.nr(), size))
 		return fail(unix.EINVAL)
 	}
-	if row.Verdict == nvidia.Caller {
+	if row.Verdict == nvidia.Caller && k.nr() != nvidia.EscMapMemory {
 		s.count.continued.Add(1)
 		return continueCall
 	}
@@ -200,18 +200,21 @@ func (s *Session) unwrap(k *call) (answer, bool) {
 	return answer{}, false
 }
 
-// mapping proxies MAP_MEMORY and MAP_MEMORY_DMA: only of objects that the
-// ledger knows, so that nothing allocated behind its back can be used.
+// mapping judges MAP_MEMORY, which the driver records for the calling process
+// and so runs in the caller, and MAP_MEMORY_DMA, which is proxied: only of
+// objects that the ledger knows, so that nothing allocated behind its back can
+// be used on the card.
 func (s *Session) mapping(k *call, row nvidia.Escape) answer {
 	if s.level == Strict {
 		client, _ := nvidia.U32At(k.arg, 0)
 		memory, _ := nvidia.U32At(k.arg, mappedObject(k.nr()))
-		if !s.knows(nvidia.Handle(client), nvidia.Handle(memory)) {
-			return s.deny(k, nvidia.StatusInvalidObject, row.Status, "mapping of an object that the ledger does not know")
-		}
 		if !s.usable(nvidia.Handle(client), nvidia.Handle(memory), k.file) {
 			return s.deny(k, nvidia.StatusInvalidObject, row.Status, "mapping of an object that is not what it was made as")
 		}
+	}
+	if row.Verdict == nvidia.Caller {
+		s.count.continued.Add(1)
+		return continueCall
 	}
 	st := &staged{}
 	if err := s.stageAll(k, st, k.arg, row.Ptrs, row.FDs); err != nil {

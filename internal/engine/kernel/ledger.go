@@ -24,6 +24,7 @@ type object struct {
 	overhead int64   // device memory the driver takes for the object itself
 	group    *group  // scheduling group or bare channel set, nil otherwise
 	unvetted bool    // made in the caller; look at it before its first use
+	foreign  bool    // a device that was not granted
 	children []nvidia.Handle
 }
 
@@ -31,14 +32,14 @@ type object struct {
 // decoder's is its own.
 type client struct {
 	handle  nvidia.Handle
-	pid     int // thread group that made it
-	fd      int // descriptor it was made on, in that process
+	held    int // the file that owns it
 	objects map[nvidia.Handle]*object
 }
 
-// rangeKey names a unified-memory range. Addresses are unique in a process.
+// rangeKey names a range of a unified address space, by the file that the
+// space belongs to.
 type rangeKey struct {
-	pid  int
+	held int
 	base uint64
 }
 
@@ -62,12 +63,21 @@ type ledger struct {
 	limit    int64 // bytes; 0 = no limit
 	objects  int64 // bytes held by driver objects, their mappings and exports
 	overhead int64 // bytes the driver takes for scheduling groups
-	managed  int64 // bytes of managed ranges, by length
 	limbo    int64 // bytes that should have come back and were not seen to
 	clients  map[nvidia.Handle]*client
 	external map[rangeKey]*external
-	ranges   map[rangeKey]int64 // managed ranges: length
-	exported map[int][]*memory  // by exporting process: the file may outlive the handle
+	exported map[int][]*memory // by the exporting file: a descriptor may outlive the handle
+	mapped   map[int]int64     // managed ranges of a process, by length, as last seen
+	pending  []pendingMap      // mappings that were let through and not seen yet
+	count    int               // objects
+}
+
+// pendingMap is a mapping that may be, or become, a managed range.
+type pendingMap struct {
+	pid, tid int
+	base     uint64
+	bytes    int64
+	left     bool // the thread has left the call: what it made is in mapped
 }
 
 func newLedger(limit int64) *ledger {
@@ -75,13 +85,26 @@ func newLedger(limit int64) *ledger {
 		limit:    limit,
 		clients:  map[nvidia.Handle]*client{},
 		external: map[rangeKey]*external{},
-		ranges:   map[rangeKey]int64{},
 		exported: map[int][]*memory{},
+		mapped:   map[int]int64{},
 	}
 }
 
 // charged is the sum that counts against the limit, in bytes.
-func (l *ledger) charged() int64 { return l.objects + l.overhead + l.managed + l.limbo }
+func (l *ledger) charged() int64 { return l.objects + l.overhead + l.managed() + l.limbo }
+
+// managed is what managed ranges are charged, in bytes: their length, wherever
+// their pages are, since the driver may move all of them to the device.
+func (l *ledger) managed() int64 {
+	var sum int64
+	for _, n := range l.mapped {
+		sum += n
+	}
+	for _, p := range l.pending {
+		sum += p.bytes
+	}
+	return sum
+}
 
 // room returns nil when want more bytes fit.
 func (l *ledger) room(want int64) error {
@@ -102,21 +125,20 @@ func (l *ledger) free(total int64) int64 {
 
 // addClient registers a root object. A handle seen before belongs to a client
 // that went away with its file, so what it held is refunded first.
-func (l *ledger) addClient(h nvidia.Handle, pid, fd int) *client {
+func (l *ledger) addClient(h nvidia.Handle, held int) *client {
 	l.dropClient(h)
-	c := &client{handle: h, pid: pid, fd: fd, objects: map[nvidia.Handle]*object{}}
+	c := &client{handle: h, held: held, objects: map[nvidia.Handle]*object{}}
 	l.clients[h] = c
 	return c
 }
 
-// hold charges mem to object h of client ch, registering the object under
-// parent. Objects of clients that the ledger does not know are charged to a
-// client made for them, so that nothing escapes.
+// addObject books an object and charges its memory.
 func (l *ledger) addObject(c *client, o *object) {
 	if old := c.objects[o.handle]; old != nil {
 		l.freeTree(c, old, nil)
 	}
 	c.objects[o.handle] = o
+	l.count++
 	if p := c.objects[o.parent]; p != nil {
 		p.children = append(p.children, o.handle)
 	}
@@ -169,6 +191,7 @@ func (l *ledger) freeHandle(ch, h nvidia.Handle) freed {
 
 func (l *ledger) freeTree(c *client, o *object, out freed) freed {
 	delete(c.objects, o.handle)
+	l.count--
 	for _, h := range o.children {
 		if child := c.objects[h]; child != nil && child.parent == o.handle {
 			out = l.freeTree(c, child, out)
@@ -185,6 +208,7 @@ func (l *ledger) dropClient(h nvidia.Handle) freed {
 		return nil
 	}
 	delete(l.clients, h)
+	l.count -= len(c.objects)
 	var out freed
 	for _, k := range slices.Sorted(maps.Keys(c.objects)) {
 		o := c.objects[k]
@@ -195,29 +219,30 @@ func (l *ledger) dropClient(h nvidia.Handle) freed {
 	return out
 }
 
-// dropProcess refunds everything whose files died with process pid.
-func (l *ledger) dropProcess(pid int) freed {
+// dropHeld refunds everything that hung on one file.
+func (l *ledger) dropHeld(id int) freed {
 	var out freed
 	for _, h := range slices.Sorted(maps.Keys(l.clients)) {
-		if l.clients[h].pid == pid {
+		if l.clients[h].held == id {
 			out = append(out, l.dropClient(h)...)
 		}
 	}
 	for k, x := range l.external {
-		if k.pid == pid {
+		if k.held == id {
 			l.dropExternal(k, x)
 		}
 	}
-	for k := range l.ranges {
-		if k.pid == pid {
-			l.dropManaged(k)
-		}
-	}
-	for _, m := range l.exported[pid] {
+	for _, m := range l.exported[id] {
 		l.release(m)
 	}
-	delete(l.exported, pid)
+	delete(l.exported, id)
 	return out
+}
+
+// dropProcess refunds what hung on a process's address space.
+func (l *ledger) dropProcess(pid int) {
+	delete(l.mapped, pid)
+	l.pending = slices.DeleteFunc(l.pending, func(p pendingMap) bool { return p.pid == pid })
 }
 
 // lookup returns the device memory behind a handle, nil when it has none.
@@ -251,9 +276,9 @@ func (l *ledger) mapExternal(k rangeKey, length uint64, gpus []nvidia.UUID, m *m
 
 // unmapExternal drops the references of the mappings that lie wholly inside
 // [base, base+length) for one GPU. A partly unmapped one stays charged.
-func (l *ledger) unmapExternal(pid int, base, length uint64, gpu nvidia.UUID) {
+func (l *ledger) unmapExternal(held int, base, length uint64, gpu nvidia.UUID) {
 	for k, x := range l.external {
-		if k.pid != pid || k.base < base || k.base-base > length || x.length > length-(k.base-base) {
+		if k.held != held || k.base < base || k.base-base > length || x.length > length-(k.base-base) {
 			continue
 		}
 		l.release(x.mapped[gpu])
@@ -264,18 +289,12 @@ func (l *ledger) unmapExternal(pid int, base, length uint64, gpu nvidia.UUID) {
 	}
 }
 
-// freeRange drops what UVM_FREE of [base, base+length) destroys: external and
-// managed ranges alike.
-func (l *ledger) freeRange(pid int, base, length uint64) {
-	for k, x := range l.external {
-		if k.pid == pid && k.base >= base && k.base-base < max(length, 1) {
-			l.dropExternal(k, x)
-		}
-	}
-	for k := range l.ranges {
-		if k.pid == pid && k.base >= base && k.base-base < max(length, 1) {
-			l.dropManaged(k)
-		}
+// freeRange drops what UVM_FREE of the range at base destroys. A managed range
+// stays charged until it is seen to be unmapped.
+func (l *ledger) freeRange(held int, base uint64) {
+	k := rangeKey{held, base}
+	if x := l.external[k]; x != nil {
+		l.dropExternal(k, x)
 	}
 }
 
@@ -286,24 +305,12 @@ func (l *ledger) dropExternal(k rangeKey, x *external) {
 	delete(l.external, k)
 }
 
-// addManaged charges a managed range by its length: the driver may move all
-// of it to the device at any time.
-func (l *ledger) addManaged(k rangeKey, length int64) {
-	l.dropManaged(k)
-	l.ranges[k] = length
-	l.managed += length
-}
-
-func (l *ledger) dropManaged(k rangeKey) {
-	l.managed -= l.ranges[k]
-	delete(l.ranges, k)
-}
-
-// export keeps m charged until process pid is gone: the file descriptor that
-// now refers to it cannot be followed.
-func (l *ledger) export(pid int, m *memory) {
+// export keeps m charged until the exporting file is gone, and longer if the
+// card then does not show it as free: the file descriptor that now refers to
+// it cannot be followed.
+func (l *ledger) export(held int, m *memory) {
 	if m != nil {
 		l.retain(m)
-		l.exported[pid] = append(l.exported[pid], m)
+		l.exported[held] = append(l.exported[held], m)
 	}
 }

@@ -30,7 +30,7 @@ func TestLedgerReferences(t *testing.T) {
 		{
 			"duplicate in a second client",
 			func(l *ledger) {
-				c := l.addClient(0xc2, 1, 4)
+				c := l.addClient(0xc2, 2)
 				l.addObject(c, &object{handle: 9, parent: 0xc2, mem: l.lookup(0xc1, 5)})
 			},
 			func(l *ledger) { l.freeHandle(0xc2, 9) }, testMiB,
@@ -43,7 +43,7 @@ func TestLedgerReferences(t *testing.T) {
 		{
 			"unified mapping, then range freed",
 			func(l *ledger) { l.mapExternal(rangeKey{1, 0x1000}, testMiB, []nvidia.UUID{gpu}, l.lookup(0xc1, 5)) },
-			func(l *ledger) { l.freeRange(1, 0x1000, testMiB) }, testMiB,
+			func(l *ledger) { l.freeRange(1, 0x1000) }, testMiB,
 		},
 		{
 			"unmap of a part keeps the whole",
@@ -51,17 +51,17 @@ func TestLedgerReferences(t *testing.T) {
 				l.mapExternal(rangeKey{1, 0x1000}, testMiB, []nvidia.UUID{gpu}, l.lookup(0xc1, 5))
 				l.unmapExternal(1, 0x1000, testMiB/2, gpu)
 			},
-			func(l *ledger) { l.dropProcess(1) }, testMiB,
+			func(l *ledger) { l.dropHeld(1) }, testMiB,
 		},
 		{
 			"exported to a descriptor",
 			func(l *ledger) { l.export(1, l.lookup(0xc1, 5)) },
-			func(l *ledger) { l.dropProcess(1) }, testMiB,
+			func(l *ledger) { l.dropHeld(1) }, testMiB,
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			l := newLedger(0)
-			c := l.addClient(0xc1, 1, 3)
+			c := l.addClient(0xc1, 1)
 			l.addObject(c, &object{handle: 2, parent: 0xc1, class: nvidia.ClassDevice})
 			l.addObject(c, memObject(5, 2, testMiB))
 			tc.hold(l)
@@ -82,7 +82,7 @@ func TestLedgerReferences(t *testing.T) {
 
 func TestLedgerParents(t *testing.T) {
 	l := newLedger(0)
-	c := l.addClient(0xc1, 1, 3)
+	c := l.addClient(0xc1, 1)
 	l.addObject(c, &object{handle: 2, parent: 0xc1, class: nvidia.ClassDevice})
 	l.addObject(c, &object{handle: 3, parent: 2, class: nvidia.ClassTSG, overhead: 7 * testMiB})
 	l.addObject(c, memObject(4, 2, testMiB))
@@ -104,7 +104,8 @@ func TestLedgerParents(t *testing.T) {
 
 func TestLedgerQuota(t *testing.T) {
 	l := newLedger(10 * testMiB)
-	l.addManaged(rangeKey{1, 0x1000}, 4*testMiB)
+	l.mapped[1] = 3 * testMiB
+	l.pending = append(l.pending, pendingMap{pid: 1, bytes: testMiB})
 	for _, tc := range []struct {
 		want int64
 		fits bool
@@ -130,7 +131,7 @@ func randomEntry(t *rapid.T) entry {
 		e.n[i] = handle.Draw(t, "n")
 	}
 	switch e.op {
-	case opClient:
+	case opClient, opManaged:
 		e.n[1] = pid.Draw(t, "pid")
 	case opObject:
 		e.n[4] = rapid.SampledFrom([]uint64{noMemory, testMiB, 3 * testMiB}).Draw(t, "bytes")
@@ -138,9 +139,9 @@ func randomEntry(t *rapid.T) entry {
 			e.n[5] = rapid.SampledFrom([]uint64{0, testMiB}).Draw(t, "overhead")
 		}
 		e.n[6] = 0
-	case opMap, opUnmap, opFreeRange, opManaged:
+	case opMap, opUnmap, opFreeRange:
 		e.n[0], e.n[1], e.n[2] = pid.Draw(t, "pid"), base.Draw(t, "base")<<20, rapid.Uint64Range(0, 3).Draw(t, "len")<<20
-	case opExit, opExport:
+	case opHeld, opReleased, opExport:
 		e.n[0] = pid.Draw(t, "pid")
 	}
 	return e
@@ -168,9 +169,10 @@ func TestLedgerProperties(t *testing.T) {
 		}
 		for pid := 0; pid <= 7; pid++ {
 			l.dropProcess(pid)
+			l.dropHeld(pid)
 		}
 		if l.charged() != 0 {
-			t.Fatalf("all processes gone, %d bytes charged", l.charged())
+			t.Fatalf("all processes and files gone, %d bytes charged", l.charged())
 		}
 	})
 }
@@ -210,7 +212,7 @@ func recount(l *ledger) int64 {
 			add(m)
 		}
 	}
-	for _, n := range l.ranges {
+	for _, n := range l.mapped {
 		sum += n
 	}
 	return sum

@@ -4,37 +4,64 @@ import (
 	"bufio"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/penstock-gpu/penstock/internal/abi/nvidia"
 )
 
+// sweepEvery is how often files that the tenant may have closed are looked for.
+const sweepEvery = time.Second
+
 // look does what the loop promised to look at: what became of mappings that
-// were let through, and processes whose files may have died since.
+// were let through, what may have been turned into something else by another
+// thread, and files that the tenant has no more.
 func (s *Session) look() {
 	s.mu.Lock()
-	pending := map[int]bool{}
-	for k := range s.unseen {
-		pending[k.pid] = true
+	pids := map[int]bool{}
+	for _, p := range s.ledger.pending {
+		pids[p.pid] = true
 	}
-	var exited []int
-	for pid, p := range s.procs {
-		if p.exited {
-			exited = append(exited, pid)
+	now := time.Now()
+	audit := !s.auditAt.IsZero() && now.After(s.auditAt)
+	if audit {
+		s.auditAt = time.Time{}
+		if now.Before(s.suspectUntil) {
+			s.auditAt = now.Add(sweepEvery)
+		}
+	}
+	due := time.Since(s.swept) >= sweepEvery
+	if due {
+		for pid := range s.ledger.mapped {
+			pids[pid] = true
 		}
 	}
 	s.mu.Unlock()
-	for pid := range pending {
+	for pid := range pids {
 		s.inspect(pid)
 	}
-	for _, pid := range exited {
-		s.exit(pid)
+	if due {
+		s.swept = time.Now()
+		s.sweep()
+	}
+	if audit {
+		s.card.audit(s)
 	}
 }
+
+// suspicious notes that a call runs in the tenant that another thread could
+// turn into an allocation. The card is compared with the charges when it has
+// had time to run, and for a while after: a tenant can hold its own call up.
+// The lock is held.
+func (s *Session) suspicious() {
+	now := time.Now()
+	s.suspectUntil = now.Add(suspectFor)
+	s.auditAt = now.Add(unseenWait)
+}
+
+const suspectFor = 30 * time.Second
 
 // reclaim looks for memory that came back without a call, before a request is
 // refused for want of it. It reports whether there was any.
@@ -42,14 +69,18 @@ func (s *Session) reclaim() bool {
 	s.mu.Lock()
 	before := s.ledger.charged()
 	pids := map[int]bool{}
-	for k := range s.ledger.ranges {
-		pids[k.pid] = true
+	for pid := range s.ledger.mapped {
+		pids[pid] = true
+	}
+	for _, p := range s.ledger.pending {
+		pids[p.pid] = true
 	}
 	s.mu.Unlock()
 	for pid := range pids {
 		s.inspect(pid)
 	}
-	s.look()
+	s.sweep()
+	s.card.settleLimbo()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.ledger.charged() < before
@@ -62,52 +93,52 @@ type mapping struct{ start, end, offset uint64 }
 // insists on offset == address.
 func (m mapping) managedLike() bool { return m.start == m.offset }
 
-// inspect compares the managed ranges that are booked for a process with its
-// address space. A mapping that was let through and has become something else
-// is refunded, and so is one that was unmapped.
+// inspect charges a process for the managed ranges that its address space
+// shows. A mapping that was let through stays charged on its own until it is
+// seen there, or its thread is seen to have left the call.
 func (s *Session) inspect(pid int) {
+	s.mu.Lock()
+	gone := map[int]bool{}
+	for _, p := range s.ledger.pending {
+		if p.pid == pid && (p.left || leftMmap(p.pid, p.tid)) {
+			gone[p.tid] = true
+		}
+	}
+	s.mu.Unlock()
 	maps, err := readMaps(pid)
 	if err != nil {
 		return // exiting: its end refunds all
 	}
+	var total int64
+	for _, m := range maps {
+		if m.managedLike() {
+			total += int64(m.end - m.start)
+		}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for k := range s.ledger.ranges {
-		if k.pid != pid {
-			continue
-		}
-		m, ok := maps[k.base]
-		if ok && m.managedLike() {
-			continue
-		}
-		if _, fresh := s.unseen[k]; fresh && !ok && s.inMmap(pid) {
-			continue // it has not run yet
-		}
-		s.ledger.dropManaged(k)
-		s.record(entryManaged(k, 0))
+	s.ledger.pending = slices.DeleteFunc(s.ledger.pending, func(p pendingMap) bool {
+		m, seen := maps[p.base]
+		return p.pid == pid && (gone[p.tid] || seen && m.managedLike())
+	})
+	if total == 0 {
+		delete(s.ledger.mapped, pid)
+	} else {
+		s.ledger.mapped[pid] = total
 	}
-	for k := range s.unseen {
-		if k.pid == pid && !s.inMmap(pid) {
-			delete(s.unseen, k)
-		}
-	}
+	s.record(entryManaged(pid, total))
 }
 
-// inMmap reports whether a thread of the process is still inside an mmap call
-// that was let through, so that its outcome cannot be seen yet.
-func (s *Session) inMmap(pid int) bool {
-	dir := "/proc/" + strconv.Itoa(pid) + "/task"
-	tasks, err := os.ReadDir(dir)
+// leftMmap reports that a thread is certainly not inside an mmap call: it is
+// gone, or it is blocked in another call. A running one may be about to enter.
+func leftMmap(pid, tid int) bool {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/task/" + strconv.Itoa(tid) + "/syscall")
 	if err != nil {
-		return false
+		return true
 	}
-	for _, t := range tasks {
-		b, err := os.ReadFile(dir + "/" + t.Name() + "/syscall")
-		if err == nil && strings.HasPrefix(string(b), strconv.Itoa(unix.SYS_MMAP)+" ") {
-			return true
-		}
-	}
-	return false
+	nr, _, _ := strings.Cut(string(b), " ")
+	n, err := strconv.Atoi(nr)
+	return err == nil && n != unix.SYS_MMAP
 }
 
 // readMaps returns the file mappings of a process by start address. Adjacent
@@ -144,24 +175,4 @@ func parseMapping(line string) (mapping, bool) {
 		return mapping{}, false
 	}
 	return mapping{start, end, off}, true
-}
-
-// setSlice sets a group's hardware time slice, on the file that owns it.
-func (s *Session) setSlice(g *group, d time.Duration) error {
-	s.mu.Lock()
-	c := s.ledger.clients[g.client]
-	s.mu.Unlock()
-	if c == nil {
-		return fmt.Errorf("client %#x of a group is gone", uint32(g.client))
-	}
-	f, done, err := s.reopen(c.pid, c.fd)
-	if err != nil {
-		return err
-	}
-	defer done()
-	params := make([]byte, nvidia.SizeTimeslice)
-	if err := (nvidia.Timeslice{Micros: uint64(d.Microseconds())}).Put(params); err != nil {
-		return err
-	}
-	return s.card.control.controlOn(f, g.client, g.handle, nvidia.CtrlTSGSetTimeslice, params)
 }

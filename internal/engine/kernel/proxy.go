@@ -227,9 +227,17 @@ func (st *staged) deliver(k *call) error {
 
 // forward makes the staged call on the tenant's own file and delivers the
 // answer. judge, when not nil, sees the answer before the tenant does and may
-// change it. A driver that does not execute the call at all (an errno) leaves
-// the tenant's memory alone.
+// change it.
 func (s *Session) forward(k *call, st *staged, judge func()) answer {
+	return s.execute(k, st, judge)()
+}
+
+// execute makes the staged call and lets judge see its answer. What it returns
+// delivers the answer, and must be called without any lock of a card: the
+// tenant decides how long a write to its memory takes (userfaultfd, FUSE). A
+// driver that does not execute the call at all (an errno) leaves the tenant's
+// memory alone.
+func (s *Session) execute(k *call, st *staged, judge func()) func() answer {
 	if s.again && k.file.Kind != UVMFile && k.nr() == nvidia.EscAlloc {
 		s.undo(k)
 	}
@@ -247,15 +255,17 @@ func (s *Session) forward(k *call, st *staged, judge func()) answer {
 		if !errors.As(err, &e) {
 			e = unix.EIO
 		}
-		return fail(e)
+		return func() answer { return fail(e) }
 	}
 	if judge != nil {
 		judge()
 	}
-	if err := st.deliver(k); err != nil {
-		return s.undelivered(k, err)
+	return func() answer {
+		if err := st.deliver(k); err != nil {
+			return s.undelivered(err)
+		}
+		return answer{value: int64(value)}
 	}
-	return answer{value: int64(value)}
 }
 
 // abort gives up a call before it was made.
@@ -274,7 +284,7 @@ func (s *Session) abort(k *call, st *staged, err error) answer {
 
 // undelivered handles an answer that could not be written: the tenant gave a
 // read-only or vanished address, so it hears EFAULT as from the driver.
-func (s *Session) undelivered(k *call, err error) answer {
+func (s *Session) undelivered(err error) answer {
 	if errors.Is(err, errStale) {
 		return fail(unix.EINTR)
 	}
@@ -291,7 +301,7 @@ func (s *Session) deny(k *call, status nvidia.Status, off int, why string) answe
 		return fail(unix.EINVAL)
 	}
 	if err := k.write(k.addr, k.arg); err != nil {
-		return s.undelivered(k, err)
+		return s.undelivered(err)
 	}
 	return answer{}
 }
@@ -303,7 +313,7 @@ func (s *Session) satisfy(k *call, st *staged, off int) answer {
 		return fail(unix.EINVAL)
 	}
 	if err := st.deliver(k); err != nil {
-		return s.undelivered(k, err)
+		return s.undelivered(err)
 	}
 	return answer{}
 }

@@ -1,8 +1,12 @@
 package kernel
 
 import (
+	"errors"
+	"fmt"
 	"maps"
+	"os"
 	"slices"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 
@@ -25,10 +29,17 @@ func (s *Session) recover(path string) error {
 	if len(list) == 0 && last.stage == 0 {
 		return nil
 	}
+	files := map[int]entry{}
 	for _, e := range list {
 		s.ledger.replay(e)
+		switch e.op {
+		case opHeld:
+			files[int(e.n[0])] = e
+		case opReleased:
+			delete(files, int(e.n[0]))
+		}
 	}
-	s.readopt()
+	s.readopt(files)
 	s.lost = &last
 	return nil
 }
@@ -93,33 +104,92 @@ func repeated(k *call) {
 	}
 }
 
-// readopt finds the processes of a rebuilt ledger again and puts its groups
-// back under the governor; what died meanwhile is refunded.
-func (s *Session) readopt() {
-	pids := map[int]bool{}
-	for _, c := range s.ledger.clients {
-		pids[c.pid] = true
-	}
-	for k := range s.ledger.external {
-		pids[k.pid] = true
-	}
-	for k := range s.ledger.ranges {
-		pids[k.pid] = true
-	}
-	for pid := range pids {
-		p := &process{pid: pid, pidfd: -1, exited: true}
-		if fd, err := sys.OpenProcess(pid); err == nil && sys.Alive(fd) && s.poll.addProcess(fd, pid) == nil {
-			p.pidfd, p.exited = fd, false
+// readopt takes hold of the files of a rebuilt ledger again and puts its
+// groups back under the governor; what is not found again is refunded.
+func (s *Session) readopt(files map[int]entry) {
+	for _, id := range slices.Sorted(maps.Keys(files)) {
+		s.lastHeld = max(s.lastHeld, id)
+		e := files[id]
+		h := &held{id: id, pid: int(e.n[2]), fd: int(e.n[3])}
+		if err := s.retake(h, FileKind(e.n[1])); err != nil {
+			s.log.Warn("file of a recovered tenant is gone", "tenant", s.tenant, "pid", h.pid, "err", err)
+			s.ledger.dropHeld(id)
+			s.record(entryReleased(id))
+			continue
 		}
-		s.procs[pid] = p
+		s.held = append(s.held, h)
+		if err := s.follow(h.pid); err != nil {
+			s.log.Warn("cannot follow a process", "tenant", s.tenant, "pid", h.pid, "err", err)
+		}
 	}
-	s.look()
+	for pid := range s.ledger.mapped {
+		s.inspect(pid)
+		if s.follow(pid) != nil {
+			s.ledger.dropProcess(pid)
+		}
+	}
 	s.card.mu.Lock()
 	defer s.card.mu.Unlock()
 	for _, h := range slices.Sorted(maps.Keys(s.ledger.clients)) {
 		s.readoptGroups(s.ledger.clients[h])
 	}
 }
+
+// retake duplicates a held file anew. The number may lead elsewhere by now:
+// then the process's other descriptors are tried, and a control file counts
+// only if the driver accepts a client of ours on it.
+func (s *Session) retake(h *held, kind FileKind) error {
+	pidfd, err := sys.OpenProcess(h.pid)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(pidfd)
+	numbers := []int{h.fd}
+	entries, err := os.ReadDir("/proc/" + strconv.Itoa(h.pid) + "/fd")
+	if err != nil {
+		return fmt.Errorf("descriptors of process %d: %w", h.pid, err)
+	}
+	for _, e := range entries {
+		if n, err := strconv.Atoi(e.Name()); err == nil && n != h.fd {
+			numbers = append(numbers, n)
+		}
+	}
+	for _, n := range numbers {
+		fd, err := sys.GetFile(pidfd, n)
+		if err != nil {
+			continue
+		}
+		f, err := s.files.identify(fd)
+		if err == nil && f.Kind == kind && s.owns(f, h.id) {
+			h.file, h.fd = f, n
+			return nil
+		}
+		unix.Close(fd)
+	}
+	return errWrongFile
+}
+
+// owns asks the driver whether the clients booked on a held file are really
+// on f. A unified-memory file has none, and a control file may have none yet.
+func (s *Session) owns(f File, id int) bool {
+	for _, c := range s.ledger.clients {
+		if c.held != id {
+			continue
+		}
+		params := make([]byte, attachedIDsBytes)
+		err := s.card.control.controlOn(f, c.handle, c.handle, ctrlAttachedIDs, params)
+		var st *StatusError
+		return !errors.As(err, &st) || st.Status != nvidia.StatusInvalidClient
+	}
+	return true
+}
+
+// NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS (ctrl0000gpu.h): harmless, and refused
+// for a client that is not the file's.
+const (
+	ctrlAttachedIDs  uint32 = 0x201
+	attachedIDsBytes        = 128
+)
 
 // readoptGroups puts one client's TSGs and channels back. The card's lock is
 // held. Frozen channels were thawed when the card was opened or will be by the
@@ -153,10 +223,19 @@ func (s *Session) readoptGroups(c *client) {
 		all = append(all, nvidia.ChannelRef{Client: c.handle, Channel: o.handle})
 	}
 	if !s.card.gov.Frozen(s.tenant) {
-		if err := s.card.control.disable(false, all); err != nil {
+		if _, err := s.card.control.disable(false, all); err != nil {
 			s.log.Warn("thaw after recovery", "tenant", s.tenant, "err", err)
 		}
 	}
+}
+
+// entries returns the shortest journal with the session's state.
+func (s *Session) entries() []entry {
+	var out []entry
+	for _, h := range s.held {
+		out = append(out, entryHeld(h))
+	}
+	return append(out, s.ledger.entries()...)
 }
 
 // entries returns the shortest journal with the ledger's state.
@@ -207,17 +286,21 @@ func (l *ledger) rangeEntries(first map[*memory][2]nvidia.Handle) []entry {
 			out = append(out, entryMap(k, nvidia.UVMMapExternal{Length: x.length, Client: src[0], Memory: src[1]}, gpu))
 		}
 	}
-	for pid, list := range l.exported {
+	for id, list := range l.exported {
 		for _, m := range list {
 			src := source(m)
-			out = append(out, entryExport(pid, src[0], src[1]))
+			out = append(out, entryExport(id, src[0], src[1]))
 		}
 	}
 	if len(out) > 0 && out[0].op == opClient {
 		out = append(out, entryFree(standInClient, standInClient))
 	}
-	for k, n := range l.ranges {
-		out = append(out, entryManaged(k, n))
+	managed := maps.Clone(l.mapped)
+	for _, p := range l.pending {
+		managed[p.pid] += p.bytes
+	}
+	for pid, n := range managed {
+		out = append(out, entryManaged(pid, n))
 	}
 	return out
 }

@@ -5,11 +5,7 @@ import (
 	"fmt"
 
 	"github.com/penstock-gpu/penstock/internal/abi/nvidia"
-	"github.com/penstock-gpu/penstock/internal/sys"
 )
-
-// rooted is a file on which a client was made.
-type rooted struct{ pid, fd int }
 
 // root judges the allocation of a driver client, which must run in the
 // caller: the driver records the calling process as the client's owner.
@@ -22,17 +18,26 @@ func (s *Session) root(k *call, a nvidia.Alloc, status int) answer {
 	if k.wrapped {
 		return s.deny(k, nvidia.StatusNotSupported, status, "wrapped client allocation")
 	}
-	me := rooted{k.process(), k.descriptor}
-	if s.level == Strict {
-		for _, r := range s.roots {
-			if same, err := sys.SameFile(me.pid, me.fd, r.pid, r.fd); err == nil && same && s.holdsClient(r) {
-				return s.deny(k, nvidia.StatusInsufficientResources, status, "second client on one file")
-			}
-		}
+	if why := s.bookRoot(k); why != "" {
+		return s.deny(k, nvidia.StatusInsufficientResources, status, why)
 	}
-	s.roots = append(s.roots, me)
 	s.count.continued.Add(1)
 	return continueCall
+}
+
+// bookRoot keeps the file that a client is about to be made on, or says why
+// there must not be one.
+func (s *Session) bookRoot(k *call) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.level == Strict && s.holding(k.file) != nil {
+		return "second client on one file"
+	}
+	if _, err := s.hold(k); err != nil {
+		return "client: " + err.Error()
+	}
+	s.suspicious()
+	return ""
 }
 
 // pinned lets an OS descriptor be made in the caller, whose pages it pins. It
@@ -42,13 +47,32 @@ func (s *Session) pinned(k *call, root, parent, h nvidia.Handle, class nvidia.Cl
 	if k.wrapped {
 		return s.deny(k, nvidia.StatusNotSupported, s.statusOffset(k), "wrapped OS descriptor")
 	}
-	if s.level == Strict && parent != root && !s.knows(root, parent) {
-		return s.deny(k, nvidia.StatusInvalidObjectParent, s.statusOffset(k), "OS descriptor under an object that the ledger does not know")
+	if why := s.bookPinned(root, parent, h, class); why != "" {
+		return s.deny(k, nvidia.StatusInvalidObjectParent, s.statusOffset(k), "OS descriptor: "+why)
 	}
-	o := &object{handle: h, parent: parent, class: class, unvetted: s.level == Strict}
-	s.enter(k, root, o)
 	s.count.continued.Add(1)
 	return continueCall
+}
+
+// bookPinned books an OS descriptor before the driver has answered, so it must
+// not touch what is booked already; or it says why there must not be one.
+func (s *Session) bookPinned(root, parent, h nvidia.Handle, class nvidia.Class) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.ledger.clients[root]
+	switch {
+	case c == nil || c.objects[parent] == nil:
+		return "not under an object of the tenant's"
+	case c.objects[h] != nil || h == root || h == 0:
+		return "its handle is in use"
+	case s.ledger.count >= maxObjects:
+		return errTooMany.Error()
+	}
+	o := &object{handle: h, parent: parent, class: class, unvetted: s.level == Strict}
+	s.ledger.addObject(c, o)
+	s.record(entryObject(c, o))
+	s.suspicious()
+	return ""
 }
 
 func (s *Session) statusOffset(k *call) int {
@@ -109,16 +133,21 @@ func (s *Session) vet(client nvidia.Handle, o *object, ctl File) bool {
 	return true
 }
 
-// usable vets an object before its first use. ctl is the file that owns its
-// client.
+// usable reports whether the tenant may use an object: one that it made
+// through the supervisor, and that is what it was made as. ctl is a file that
+// owns its client.
 func (s *Session) usable(client, h nvidia.Handle, ctl File) bool {
 	s.mu.Lock()
 	var o *object
-	if c := s.ledger.clients[client]; c != nil {
+	c := s.ledger.clients[client]
+	if c != nil {
 		o = c.objects[h]
 	}
 	s.mu.Unlock()
-	if o == nil || !o.unvetted {
+	if o == nil {
+		return c != nil && h == client
+	}
+	if !o.unvetted {
 		return true
 	}
 	if !s.vet(client, o, ctl) {

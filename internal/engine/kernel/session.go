@@ -22,9 +22,6 @@ import (
 type process struct {
 	pid   int
 	pidfd int
-	// exited is set when it is gone but the driver still lists it: another
-	// process of the tenant holds its files.
-	exited bool
 }
 
 // counters are what a session reports about the calls it served.
@@ -44,25 +41,26 @@ type Session struct {
 	tenant   governor.TenantID
 	arena    *sys.Arena
 	recorder *Recorder
-	// reopen duplicates descriptor fd of a tenant process for one call.
-	reopen func(pid, fd int) (File, func(), error)
-
 	level    Level
 	lost     *flight // taken by a predecessor and never answered
 	again    bool    // the call being served may have been executed before
 	stopping atomic.Bool
 	count    counters
 	threads  threads
-	roots    []rooted
 	poll     poller
+	ops      fileOps
+	swept    time.Time // last look for closed files
 
-	mu      sync.Mutex
-	ledger  *ledger
-	journal *journal
-	procs   map[int]*process
-	unseen  map[rangeKey]bool // mapped but not looked at yet: true for a unified-memory file
-	refusal map[string]uint64
-	broken  string // violation that ended the session
+	mu       sync.Mutex
+	ledger   *ledger
+	journal  *journal
+	procs    map[int]*process
+	held     []*held
+	lastHeld int
+	// When the card is to be compared with the charges, and until when again.
+	auditAt, suspectUntil time.Time
+	refusal               map[string]uint64
+	broken                string // violation that ended the session
 }
 
 // serveWait is how long the loop sleeps at most between looks at what it
@@ -80,6 +78,7 @@ func (s *Session) Run(ctx context.Context) error {
 	if err := sys.DropToProxy(); err != nil {
 		return fmt.Errorf("session %s: %w", s.tenant, err)
 	}
+	sys.WakeInPlace(int(s.listener.Fd()))
 	stop := context.AfterFunc(ctx, func() { s.stopping.Store(true); s.poll.interrupt() })
 	defer stop()
 	defer s.threads.closeAll()
@@ -110,7 +109,7 @@ func (s *Session) Run(ctx context.Context) error {
 func (s *Session) patience() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.unseen) > 0 {
+	if len(s.ledger.pending) > 0 || (!s.auditAt.IsZero() && time.Until(s.auditAt) < idleWait/2) {
 		return unseenWait
 	}
 	return idleWait
@@ -171,105 +170,76 @@ func (s *Session) reply(id uint64, a answer) error {
 // meet registers the process of a thread on its first call.
 func (s *Session) meet(th *thread) error {
 	s.mu.Lock()
-	p := s.procs[th.tgid]
-	s.mu.Unlock()
-	if p != nil {
-		if !p.exited {
-			return nil
+	for i := range s.ledger.pending {
+		if p := &s.ledger.pending[i]; p.tid == th.tid {
+			p.left = true // it makes another call, so its last one has ended
 		}
-		s.settleExit(p) // the id was taken over by a new process
 	}
-	fd, err := sys.OpenProcess(th.tgid)
+	s.mu.Unlock()
+	return s.follow(th.tgid)
+}
+
+// follow watches a process for its end.
+func (s *Session) follow(pid int) error {
+	s.mu.Lock()
+	known, n := s.procs[pid] != nil, len(s.procs)
+	s.mu.Unlock()
+	if known {
+		return nil
+	}
+	if n >= maxProcesses {
+		return errTooMany
+	}
+	fd, err := sys.OpenProcess(pid)
 	if err != nil {
 		return err
 	}
-	if err := s.poll.addProcess(fd, th.tgid); err != nil {
+	if err := s.poll.addProcess(fd, pid); err != nil {
 		unix.Close(fd)
 		return err
 	}
 	s.mu.Lock()
-	s.procs[th.tgid] = &process{pid: th.tgid, pidfd: fd}
+	s.procs[pid] = &process{pid: pid, pidfd: fd}
 	s.mu.Unlock()
 	return nil
 }
 
-// exit refunds what died with a process, unless the driver says that its
-// files live on in another one.
+// exit forgets a process that ended, and gives up the files that nobody else
+// has.
 func (s *Session) exit(pid int) {
 	s.mu.Lock()
 	p := s.procs[pid]
+	delete(s.procs, pid)
+	s.ledger.dropProcess(pid)
+	s.record(entryManaged(pid, 0))
 	s.mu.Unlock()
 	if p == nil {
 		return
 	}
-	if !p.exited {
-		s.poll.removeProcess(p.pidfd)
-		unix.Close(p.pidfd)
-		p.pidfd = -1
-		p.exited = true
-	}
-	if held, err := s.card.control.holders(); err == nil && held[pid] {
-		return
-	}
-	s.settleExit(p)
-}
-
-func (s *Session) settleExit(p *process) {
-	s.mu.Lock()
-	gone := s.ledger.dropProcess(p.pid)
-	s.record(entryExit(p.pid))
-	delete(s.procs, p.pid)
-	for k := range s.unseen {
-		if k.pid == p.pid {
-			delete(s.unseen, k)
-		}
-	}
-	s.mu.Unlock()
-	s.roots = deleteRoots(s.roots, p.pid)
-	s.retire(0, gone)
-}
-
-func deleteRoots(list []rooted, pid int) []rooted {
-	out := list[:0]
-	for _, r := range list {
-		if r.pid != pid {
-			out = append(out, r)
-		}
-	}
-	return out
+	s.poll.removeProcess(p.pidfd)
+	unix.Close(p.pidfd)
+	s.sweep()
 }
 
 // finish ends the session after its last task is gone: everything is refunded
 // and the tenant leaves the governor.
 func (s *Session) finish() {
-	s.mu.Lock()
-	pids := make([]int, 0, len(s.procs))
-	for pid := range s.procs {
-		pids = append(pids, pid)
-	}
-	s.mu.Unlock()
-	for _, pid := range pids {
-		s.mu.Lock()
-		p := s.procs[pid]
-		s.mu.Unlock()
-		if p.pidfd >= 0 {
-			unix.Close(p.pidfd)
-		}
-		s.settleExit(p)
-	}
 	s.card.leave(s.tenant)
-}
-
-// holdsClient reports whether a client was made on r that still lives.
-func (s *Session) holdsClient(r rooted) bool {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, c := range s.ledger.clients {
-		if c.pid == r.pid && c.fd == r.fd {
-			return true
-		}
+	list := append([]*held(nil), s.held...)
+	procs := s.procs
+	s.procs = map[int]*process{}
+	s.mu.Unlock()
+	for _, p := range procs {
+		s.poll.removeProcess(p.pidfd)
+		unix.Close(p.pidfd)
+		s.mu.Lock()
+		s.ledger.dropProcess(p.pid)
+		s.mu.Unlock()
 	}
-	return false
+	for _, h := range list {
+		s.release(h)
+	}
 }
 
 // violation ends a tenant that was caught breaking the boundary.
@@ -284,9 +254,7 @@ func (s *Session) violation(what string) {
 	s.mu.Unlock()
 	s.refused("violation: " + what)
 	for _, p := range pids {
-		if p.pidfd >= 0 {
-			_ = unix.PidfdSendSignal(p.pidfd, unix.SIGKILL, nil, 0)
-		}
+		_ = unix.PidfdSendSignal(p.pidfd, unix.SIGKILL, nil, 0)
 	}
 }
 
@@ -299,17 +267,17 @@ func (s *Session) refused(why string) {
 
 func (s *Session) refusedLocked(why string) {
 	s.count.refused.Add(1)
-	if s.refusal[why] == 0 {
-		if len(s.refusal) >= maxRefusals {
-			why = "other"
-		}
+	if s.refusal[why] == 0 && len(s.refusal) >= maxRefusals {
+		why = "other"
+	}
+	if s.refusal[why]++; s.refusal[why] == 1 {
 		s.log.Info("call refused", "tenant", s.tenant, "why", why)
 	}
-	s.refusal[why]++
 }
 
-// maxJournal is when the journal is rewritten to what is still true.
-const maxJournal = 8 << 20
+// minJournal is the size, in bytes, below which a journal is never rewritten
+// to what is still true; above, it is when it has doubled since the last time.
+const minJournal = 8 << 20
 
 // record appends to the journal. The lock is held. Without a journal (tests,
 // recordings) nothing is kept.
@@ -318,8 +286,8 @@ func (s *Session) record(e entry) {
 		return
 	}
 	err := s.journal.append(e)
-	if err == nil && s.journal.end > maxJournal {
-		err = s.journal.rewrite(s.ledger.entries())
+	if err == nil && s.journal.end > max(minJournal, 2*s.journal.live) {
+		err = s.journal.rewrite(s.entries())
 	}
 	if err != nil {
 		s.log.Error("journal", "tenant", s.tenant, "err", err)

@@ -33,7 +33,7 @@ func (s *Session) Usage() Usage {
 	return Usage{
 		ChargedBytes:  s.ledger.charged(),
 		LimitBytes:    s.ledger.limit,
-		ManagedBytes:  s.ledger.managed,
+		ManagedBytes:  s.ledger.managed(),
 		LimboBytes:    s.ledger.limbo,
 		OverheadBytes: s.ledger.overhead,
 		PIDs:          slices.Sorted(maps.Keys(s.procs)),

@@ -24,8 +24,7 @@ func (s *Session) uvm(k *call) answer {
 	}
 	switch row.Verdict {
 	case nvidia.Caller:
-		s.count.continued.Add(1)
-		return continueCall
+		return s.uvmInCaller(k, row)
 	case nvidia.Refuse:
 		if err := s.load(k, row.Size); err != nil {
 			return s.abort(k, &staged{}, err)
@@ -56,6 +55,29 @@ func (s *Session) uvm(k *call) answer {
 	return s.forward(k, st, nil)
 }
 
+// uvmInCaller lets a command run in the tenant. The file is kept from its
+// first use on, since what is mapped into its address space lives as long as
+// it does.
+func (s *Session) uvmInCaller(k *call, row nvidia.UVMRow) answer {
+	if len(row.Clients) > 0 {
+		if err := s.load(k, row.Size); err != nil {
+			return s.abort(k, &staged{}, err)
+		}
+		if err := s.ownClients(k.arg, row.Clients); err != nil {
+			return s.deny(k, nvidia.StatusInvalidClient, row.StatusOffset, row.Name+": "+err.Error())
+		}
+	}
+	s.mu.Lock()
+	_, err := s.hold(k)
+	s.mu.Unlock()
+	if err != nil {
+		s.refused(row.Name + ": " + err.Error())
+		return fail(unix.EMFILE)
+	}
+	s.count.continued.Add(1)
+	return continueCall
+}
+
 // mapExternal books the reference that the unified-memory driver takes on a
 // device allocation: RM_FREE alone no longer gives that memory back.
 //
@@ -76,14 +98,19 @@ func (s *Session) mapExternal(k *call, row nvidia.UVMRow) answer {
 	if err != nil || ctl.Kind != ControlFile {
 		return s.deny(k, nvidia.StatusInvalidArgument, row.StatusOffset, "unified mapping without the control file")
 	}
-	ok := s.usable(m.Client, m.Memory, ctl)
+	ok := s.level != Strict || s.usable(m.Client, m.Memory, ctl)
 	k.close(ctl)
 	if !ok {
 		return s.deny(k, nvidia.StatusInvalidObject, row.StatusOffset, "unified mapping of an object that is not what it was made as")
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	key := rangeKey{k.process(), m.Base}
+	h, err := s.hold(k)
+	if err != nil {
+		s.refusedLocked("unified mapping: " + err.Error())
+		return fail(unix.EMFILE)
+	}
+	key := rangeKey{h.id, m.Base}
 	if mem := s.ledger.lookup(m.Client, m.Memory); mem != nil {
 		s.ledger.mapExternal(key, m.Length, m.GPUs, mem)
 		for _, g := range m.GPUs {
@@ -95,32 +122,54 @@ func (s *Session) mapExternal(k *call, row nvidia.UVMRow) answer {
 }
 
 func (s *Session) unmapExternal(k *call) answer {
-	return s.giveBack(k, func() {
+	asked, err := nvidia.DecodeUVMUnmapExternal(k.arg)
+	if err != nil {
+		return s.abort(k, &staged{}, err)
+	}
+	id := s.space(k)
+	last := func(l *ledger) bool { return l.lastMapping(id, asked.Base, asked.Length) }
+	return s.giveBack(k, last, func() {
 		m, err := nvidia.DecodeUVMUnmapExternal(k.arg)
 		if err != nil || m.Status != nvidia.StatusOK {
 			return
 		}
-		s.ledger.unmapExternal(k.process(), m.Base, m.Length, m.GPU)
-		s.record(entryUnmap(k.process(), m))
+		s.ledger.unmapExternal(id, m.Base, m.Length, m.GPU)
+		s.record(entryUnmap(id, m))
 	})
 }
 
 func (s *Session) freeRange(k *call) answer {
-	return s.giveBack(k, func() {
+	asked, err := nvidia.DecodeUVMFree(k.arg)
+	if err != nil {
+		return s.abort(k, &staged{}, err)
+	}
+	id := s.space(k)
+	last := func(l *ledger) bool { return l.lastMapping(id, asked.Base, 1) }
+	return s.giveBack(k, last, func() {
 		f, err := nvidia.DecodeUVMFree(k.arg)
 		if err != nil || f.Status != nvidia.StatusOK {
 			return
 		}
-		s.ledger.freeRange(k.process(), f.Base, f.Length)
-		s.record(entryFreeRange(k.process(), f.Base, f.Length))
+		s.ledger.freeRange(id, f.Base)
+		s.record(entryFreeRange(id, f.Base))
 	})
 }
 
-// mmap judges a shared file mapping at a non-zero offset. On the
-// unified-memory file that is a managed range, whose offset equals its
-// address; it is charged by its length before it runs. Another file's mapping
-// is charged the same way until it is seen what it became, because another
-// thread can exchange the descriptor in between.
+// space is the id of the unified address space that a call is about, 0 when
+// nothing was ever mapped into it.
+func (s *Session) space(k *call) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h := s.holding(k.file); h != nil {
+		return h.id
+	}
+	return 0
+}
+
+// mmap judges a shared file mapping that can be a managed range: the driver
+// insists that offset and address are equal. It is charged by its length
+// before it runs, whatever file the descriptor leads to now, because another
+// thread can exchange it in between; what it became is looked at afterwards.
 func (s *Session) mmap(c caller, args [6]uint64) answer {
 	const fixed = unix.MAP_FIXED | unix.MAP_FIXED_NOREPLACE
 	addr, length, flags, offset := args[0], args[1], args[3], args[5]
@@ -130,34 +179,32 @@ func (s *Session) mmap(c caller, args [6]uint64) answer {
 	}
 	managed := f.Kind == UVMFile
 	c.close(f)
-	if f.Kind == ControlFile || f.Kind == GPUFile {
-		// Register and memory windows are set up by MAP_MEMORY, which is judged.
-		s.count.continued.Add(1)
-		return continueCall
-	}
 	if !managed && flags&fixed != 0 && addr != offset {
 		s.count.continued.Add(1)
-		return continueCall // cannot become a managed range: address and offset differ
+		return continueCall
 	}
 	n, ok := roundVRAM(length)
 	if !ok {
-		if managed {
-			return fail(unix.ENOMEM)
-		}
-		s.count.continued.Add(1)
-		return continueCall
+		return fail(unix.ENOMEM)
+	}
+	room := func() error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.ledger.room(n)
+	}
+	err = room()
+	if err != nil && s.reclaim() {
+		err = room()
+	}
+	if err != nil {
+		s.count.overQuota.Add(1)
+		s.refused("managed range over quota: " + err.Error())
+		return fail(unix.ENOMEM)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.ledger.room(n); err != nil {
-		s.count.overQuota.Add(1)
-		s.refusedLocked("managed range over quota: " + err.Error())
-		return fail(unix.ENOMEM)
-	}
-	key := rangeKey{c.process(), offset}
-	s.ledger.addManaged(key, n)
-	s.record(entryManaged(key, n))
-	s.unseen[key] = managed
+	s.ledger.pending = append(s.ledger.pending, pendingMap{pid: c.process(), tid: c.threadID(), base: offset, bytes: n})
+	s.record(entryManaged(c.process(), s.ledger.mapped[c.process()]+n))
 	s.count.continued.Add(1)
 	return continueCall
 }

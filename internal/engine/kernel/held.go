@@ -1,0 +1,224 @@
+package kernel
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/penstock-gpu/penstock/internal/abi/nvidia"
+	"github.com/penstock-gpu/penstock/internal/sys"
+)
+
+// held is an open driver file of the tenant that something charged lives on: a
+// client of the resource manager, or a unified address space. The session
+// keeps a duplicate of it, for three reasons: descriptor numbers and processes
+// come and go while the file stays the same; the engine's own calls for the
+// tenant (time slices) are made on it; and the memory that hangs on it cannot
+// come back unnoticed, because the duplicate is the last one.
+//
+// The duplicate is given up as soon as no process of the tenant has the file
+// any more: at once when the process that had it ends, within a second when it
+// merely closed it. Only then is its memory refunded.
+type held struct {
+	id   int // names it in ranges and in the journal
+	file File
+	pid  int // a process that has it
+	fd   int // its number there
+}
+
+// fileOps are what the session does with open files; tests replace them.
+type fileOps interface {
+	dup(File) (File, error)
+	close(File)
+	same(a, b File) bool
+	// find returns a process and descriptor number that lead to the file, not
+	// counting this process. It looks at (pid, fd) first, then at all of pid's
+	// descriptors, then, if everywhere, at those of every process.
+	find(f File, pid, fd int, everywhere bool) (int, int, bool)
+}
+
+type systemFiles struct{}
+
+func (systemFiles) dup(f File) (File, error) {
+	fd, err := unix.FcntlInt(uintptr(f.FD), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		return File{}, fmt.Errorf("keep a driver file: %w", err)
+	}
+	f.FD = fd
+	return f, nil
+}
+
+func (systemFiles) close(f File) { unix.Close(f.FD) }
+
+func (systemFiles) same(a, b File) bool {
+	self := os.Getpid()
+	ok, err := sys.SameFile(self, a.FD, self, b.FD)
+	return err == nil && ok
+}
+
+func (systemFiles) find(f File, pid, fd int, everywhere bool) (int, int, bool) {
+	self := os.Getpid()
+	if ok, err := sys.SameFile(self, f.FD, pid, fd); err == nil && ok {
+		return pid, fd, true
+	}
+	link, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(f.FD))
+	if err != nil {
+		return 0, 0, false
+	}
+	if n, ok := findIn(f, link, pid); ok {
+		return pid, n, true
+	}
+	if !everywhere {
+		return 0, 0, false
+	}
+	procs, err := os.ReadDir("/proc")
+	if err != nil {
+		return 0, 0, false
+	}
+	for _, p := range procs {
+		other, err := strconv.Atoi(p.Name())
+		if err != nil || other == self || other == pid {
+			continue
+		}
+		if n, ok := findIn(f, link, other); ok {
+			return other, n, true
+		}
+	}
+	return 0, 0, false
+}
+
+// findIn looks for the file among the descriptors of one process.
+func findIn(f File, link string, pid int) (int, bool) {
+	dir := "/proc/" + strconv.Itoa(pid) + "/fd"
+	fds, err := os.ReadDir(dir)
+	if err != nil {
+		return 0, false
+	}
+	self := os.Getpid()
+	for _, e := range fds {
+		if to, err := os.Readlink(dir + "/" + e.Name()); err != nil || to != link {
+			continue
+		}
+		n, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		if ok, err := sys.SameFile(self, f.FD, pid, n); err == nil && ok {
+			return n, true
+		}
+	}
+	return 0, false
+}
+
+// holding returns the held file that f is. The lock is held.
+func (s *Session) holding(f File) *held {
+	for _, h := range s.held {
+		if h.file.Kind == f.Kind && s.ops.same(h.file, f) {
+			return h
+		}
+	}
+	return nil
+}
+
+// hold keeps the file that a call was made on. The lock is held.
+func (s *Session) hold(k *call) (*held, error) {
+	if h := s.holding(k.file); h != nil {
+		return h, nil
+	}
+	if len(s.held) >= maxHeld {
+		return nil, errTooMany
+	}
+	f, err := s.ops.dup(k.file)
+	if err != nil {
+		return nil, err
+	}
+	s.lastHeld++
+	h := &held{id: s.lastHeld, file: f, pid: k.process(), fd: k.descriptor}
+	s.held = append(s.held, h)
+	s.record(entryHeld(h))
+	return h, nil
+}
+
+// Bounds on what one tenant can make the agent keep.
+const (
+	maxHeld      = 1024
+	maxProcesses = 4096
+	maxObjects   = 1 << 18
+	maxGroups    = 256 // TSGs and bare channel sets: more only cost everybody switches
+)
+
+var errTooMany = errors.New("more than one tenant may have")
+
+// release gives a held file up and refunds what hung on it. What the card does
+// not show as come back stays charged as limbo: the driver may still be
+// tearing down, or something the ledger does not know of has a reference.
+func (s *Session) release(h *held) {
+	c := s.card
+	c.memory.Lock()
+	_, before, err1 := c.control.memory()
+	s.ops.close(h.file)
+	_, after, err2 := c.control.memory()
+	s.mu.Lock()
+	held := s.ledger.objects + s.ledger.overhead
+	gone := s.ledger.dropHeld(h.id)
+	due := held - s.ledger.objects - s.ledger.overhead
+	if s.level == Strict && err1 == nil && err2 == nil {
+		s.ledger.limbo = max(0, s.ledger.limbo+due-max(0, before-after))
+	}
+	for i, x := range s.held {
+		if x == h {
+			s.held = append(s.held[:i], s.held[i+1:]...)
+			break
+		}
+	}
+	s.record(entryReleased(h.id))
+	s.mu.Unlock()
+	c.memory.Unlock()
+	s.retire(gone)
+}
+
+// sweep gives up the files that the tenant has no more, and follows those that
+// moved to another number or process.
+func (s *Session) sweep() {
+	s.mu.Lock()
+	list := append([]*held(nil), s.held...)
+	s.mu.Unlock()
+	for _, h := range list {
+		pid, fd, ok := s.ops.find(h.file, h.pid, h.fd, true)
+		if !ok {
+			s.release(h)
+			continue
+		}
+		s.mu.Lock()
+		h.pid, h.fd = pid, fd
+		s.mu.Unlock()
+		if err := s.follow(pid); err != nil {
+			s.log.Warn("cannot follow a process", "tenant", s.tenant, "pid", pid, "err", err)
+		}
+	}
+}
+
+// setSlice sets a group's hardware time slice, on the file that owns it. The
+// card's lock is held.
+func (s *Session) setSlice(g *group, micros uint64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.ledger.clients[g.client]
+	if c == nil {
+		return fmt.Errorf("client %#x of a group is gone", uint32(g.client))
+	}
+	for _, h := range s.held {
+		if h.id != c.held {
+			continue
+		}
+		params := make([]byte, nvidia.SizeTimeslice)
+		if err := (nvidia.Timeslice{Micros: micros}).Put(params); err != nil {
+			return err
+		}
+		return s.card.control.controlOn(h.file, g.client, g.handle, nvidia.CtrlTSGSetTimeslice, params)
+	}
+	return fmt.Errorf("file of client %#x is gone", uint32(g.client))
+}
