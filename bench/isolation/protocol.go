@@ -55,6 +55,7 @@ type answer struct {
 	P99Us    float64 `json:"p99Us"`
 
 	ItersPerMicrosecond  float64 `json:"itersPerMicrosecond"`
+	SMs                  int     `json:"sms"`
 	OverheadMicroseconds float64 `json:"overheadMicroseconds"`
 	SMs                  int     `json:"sms"`
 	Card                 string  `json:"card"`

@@ -41,7 +41,7 @@ func (p programs) iters(us float64) string {
 
 // kernelArgs is burn in a mode with work of us microseconds.
 func (p programs) kernelArgs(mode string, us float64, more ...string) []string {
-	return append([]string{p.burn, "--mode", mode, "--iters", p.iters(us)}, more...)
+	return append([]string{p.burn, "--mode", mode, "--iters", p.iters(us), "--sms", strconv.Itoa(p.cal.SMs)}, more...)
 }
 
 // The names of the workloads.
@@ -149,7 +149,7 @@ func findPrograms(ctx context.Context, dir string) (programs, error) {
 		return p, fmt.Errorf("calibrate: %w: %.200s", err, out)
 	}
 	l := parseLine(string(out))
-	if l.kind != isAnswer || l.answer.ItersPerMicrosecond <= 0 {
+	if l.kind != isAnswer || l.answer.ItersPerMicrosecond <= 0 || l.answer.SMs <= 0 {
 		return p, fmt.Errorf("calibrate: %.200q", out)
 	}
 	p.cal = l.answer

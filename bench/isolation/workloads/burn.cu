@@ -407,6 +407,8 @@ static Worker newWorker(int argc, char **argv) {
   CHECK(cudaSetDeviceFlags(cudaDeviceScheduleSpin));
   CHECK(cudaSetDevice(0));
   CHECK(cudaDeviceGetAttribute(&w.sms, cudaDevAttrMultiProcessorCount, 0));
+  // Under an MPS percentage the attribute shrinks, and with it would the work.
+  w.sms = (int)argNumber(argc, argv, "sms", w.sms);
   CHECK(cudaStreamCreateWithFlags(&w.stream, cudaStreamNonBlocking));
   CHECK(cudaMalloc((void **)&w.sink, 256));
   return w;

@@ -83,7 +83,12 @@ static int takeAsync(u64 bytes, cudaStream_t stream) {
 
 static int takeManaged(u64 bytes) {
   void *p = NULL;
-  if (!verdict(cudaMallocManaged(&p, bytes, cudaMemAttachGlobal), "cudaMallocManaged")) return 0;
+  cudaError_t err = cudaMallocManaged(&p, bytes, cudaMemAttachGlobal);
+  if (err == cudaErrorUnknown) {  // what CUDA makes of an mmap that fails for want of memory
+    (void)cudaGetLastError();
+    return 0;
+  }
+  if (!verdict(err, "cudaMallocManaged")) return 0;
   CHECK(cudaMemset(p, 1, bytes));  // on the device, so that the pages live there
   CHECK(cudaDeviceSynchronize());
   return 1;
