@@ -122,7 +122,7 @@ func runTenant(ctx context.Context, p *place, f *runFlags, args []string) error 
 	// The filter belongs to the thread that installs it; exec keeps this
 	// thread and ends all others, which are not supervised.
 	runtime.LockOSThread()
-	if err := supervise(a); err != nil {
+	if err := supervise(ctx, a); err != nil {
 		return err
 	}
 	if ctx.Err() != nil {
@@ -153,7 +153,7 @@ func ask(ctx context.Context, p *place, req agent.Request) (*agent.Attachment, e
 
 // supervise puts this thread's driver calls under the agent, and makes sure of
 // it: from here on the agent answers them.
-func supervise(a *agent.Attachment) error {
+func supervise(ctx context.Context, a *agent.Attachment) error {
 	prog, err := kernel.Filter()
 	if err != nil {
 		return err
@@ -162,15 +162,20 @@ func supervise(a *agent.Attachment) error {
 	if err != nil {
 		return err
 	}
-	err = a.SendListener(listener)
-	_ = unix.Close(listener) // the agent and its holder have it, or nobody has
-	if err != nil {
-		return err
+	defer unix.Close(listener) // the agent and its holder have it, or nobody has
+	return a.Supervise(ctx, listener, probe)
+}
+
+// probe makes a call that only the agent can answer.
+func probe() error {
+	_, err := sys.IoctlPtr(-1, probeCall, 0)
+	for errors.Is(err, unix.EINTR) { // its agent died over it
+		_, err = sys.IoctlPtr(-1, probeCall, 0)
 	}
-	if _, err := sys.IoctlPtr(-1, probeCall, 0); !errors.Is(err, unix.EBADF) {
+	if !errors.Is(err, unix.EBADF) {
 		return fmt.Errorf("probe the supervision: a call on no file gave %v in place of EBADF", err)
 	}
-	return a.Confirm()
+	return nil
 }
 
 // lookCommand finds the program as a shell would.

@@ -15,7 +15,9 @@ import (
 //	client  probed      it has made a driver call on no file
 //	agent   supervised  the call arrived: calls of this process are supervised
 //
-// In place of any of its steps the agent may say failed and close.
+// In place of any of its steps the agent may say failed and close. A client
+// whose agent died on the way asks again with ?resume=ID and starts over; when
+// the successor serves the listener already, it drops the one it is sent.
 type attachFrame struct {
 	Op     string        `json:"op"`
 	ID     string        `json:"id,omitempty"`
@@ -44,9 +46,19 @@ const (
 
 // converse leads an admitted tenant to the point where it may exec. On an
 // error the grant is gone.
-func (s *server) converse(c *net.UnixConn, p Promise) error {
-	if err := s.takeListener(c, p); err != nil {
-		s.w.forget(p.ID)
+func (s *server) converse(c *net.UnixConn, p Promise, resumed bool) error {
+	fds, err := s.takeListener(c, p)
+	if resumed {
+		closeAll(fds)
+	} else {
+		if err == nil {
+			err = s.serveListener(p, fds[0])
+		}
+		if err != nil {
+			s.w.forget(p.ID)
+		}
+	}
+	if err != nil {
 		return err
 	}
 	// From here the session decides when the tenant is gone: the listener
@@ -60,7 +72,9 @@ func (s *server) converse(c *net.UnixConn, p Promise) error {
 	return writeFrame(c, attachFrame{Op: opSupervised})
 }
 
-func (s *server) takeListener(c *net.UnixConn, p Promise) error {
+// takeListener tells the client what it was granted and receives its listener,
+// one descriptor.
+func (s *server) takeListener(c *net.UnixConn, p Promise) ([]int, error) {
 	granted := attachFrame{Op: opGranted, ID: p.ID, Memory: p.Memory, Others: len(s.w.cards) - len(p.Cards)}
 	for _, i := range p.Cards {
 		info := s.w.cards[i].info
@@ -68,22 +82,27 @@ func (s *server) takeListener(c *net.UnixConn, p Promise) error {
 	}
 	_ = c.SetDeadline(time.Now().Add(stepTimeout))
 	if err := writeFrame(c, granted); err != nil {
-		return err
+		return nil, err
 	}
 	var f attachFrame
 	fds, err := readFrame(c, &f)
 	if err != nil {
-		return fmt.Errorf("the client left: %w", err)
+		return nil, fmt.Errorf("the client left: %w", err)
 	}
 	if f.Op != opListener || len(fds) != 1 || !isListener(fds[0]) {
 		closeAll(fds)
-		return errors.New("want one frame with the seccomp listener")
+		return nil, errors.New("want one frame with the seccomp listener")
 	}
-	if err := s.w.keep.Park(p.ID, fds[0]); err != nil {
-		closeAll(fds)
+	return fds, nil
+}
+
+// serveListener starts the session. It owns fd.
+func (s *server) serveListener(p Promise, fd int) error {
+	if err := s.w.keep.Park(p.ID, fd); err != nil {
+		closeAll([]int{fd})
 		return fmt.Errorf("park the listener: %w", err)
 	}
-	return s.w.attach(s.ctx, p, fds[0])
+	return s.w.attach(s.ctx, p, fd)
 }
 
 // exchange sends a frame and waits for the answer, which must be want.

@@ -123,6 +123,8 @@ type Attachment struct {
 	Cards  []GrantedCard
 	Others int // cards of the machine that were not granted
 	Memory int64
+	client *Client
+	req    Request
 	conn   *net.UnixConn
 	r      *bufio.Reader
 	stop   func() bool // ends the watch over the context
@@ -130,11 +132,17 @@ type Attachment struct {
 
 // Attach asks for a share. The error is a *Refusal when it does not fit.
 func (c *Client) Attach(ctx context.Context, r Request) (*Attachment, error) {
+	return c.attach(ctx, r, "")
+}
+
+// attach asks for a share, or for the one that an agent had granted before it
+// died in the middle of the conversation.
+func (c *Client) attach(ctx context.Context, r Request, resume string) (*Attachment, error) {
 	body, err := json.Marshal(r)
 	if err != nil {
 		return nil, fmt.Errorf("encode the request: %w", err)
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://penstock/v1/attach", bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://penstock/v1/attach?resume="+resume, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
@@ -149,7 +157,7 @@ func (c *Client) Attach(ctx context.Context, r Request) (*Attachment, error) {
 		defer resp.Body.Close()
 		return nil, readProblem(resp)
 	}
-	a := &Attachment{conn: conn, r: br, stop: context.AfterFunc(ctx, func() { _ = conn.Close() })}
+	a := &Attachment{client: c, req: r, conn: conn, r: br, stop: context.AfterFunc(ctx, func() { _ = conn.Close() })}
 	f, err := a.receive(opGranted)
 	if err != nil {
 		_ = a.Close()
@@ -165,19 +173,41 @@ func (a *Attachment) Close() error {
 	return a.conn.Close()
 }
 
-// SendListener hands the listener over; on return the agent serves it.
-func (a *Attachment) SendListener(fd int) error {
-	if err := a.send(attachFrame{Op: opListener}, fd); err != nil {
-		return err
+// superviseTries bounds how many deaths of the agent one start outlives.
+const superviseTries = 20
+
+// Supervise hands the listener over and makes sure that the agent sees the
+// calls of this process, of which probe makes one. If the agent dies meanwhile
+// the conversation goes on with its successor.
+func (a *Attachment) Supervise(ctx context.Context, listener int, probe func() error) error {
+	var err error
+	for range superviseTries {
+		if err = a.supervise(listener, probe); !errors.Is(err, ErrNoAgent) {
+			return err
+		}
+		_ = a.Close()
+		next, again := a.client.attach(ctx, a.req, a.ID)
+		if again == nil {
+			*a = *next
+		} else if !errors.Is(again, ErrNoAgent) {
+			return again
+		}
 	}
-	_, err := a.receive(opAttached)
 	return err
 }
 
-// Confirm asks the agent whether it saw the probing call of this process.
-func (a *Attachment) Confirm() error {
-	if err := a.send(attachFrame{Op: opProbed}); err != nil {
+func (a *Attachment) supervise(listener int, probe func() error) error {
+	if err := a.send(attachFrame{Op: opListener}, listener); err != nil {
+		return fmt.Errorf("%w: %w", ErrNoAgent, err)
+	}
+	if _, err := a.receive(opAttached); err != nil {
 		return err
+	}
+	if err := probe(); err != nil {
+		return err
+	}
+	if err := a.send(attachFrame{Op: opProbed}); err != nil {
+		return fmt.Errorf("%w: %w", ErrNoAgent, err)
 	}
 	_, err := a.receive(opSupervised)
 	return err

@@ -132,24 +132,48 @@ func (s *server) attach(rw http.ResponseWriter, r *http.Request) {
 	if err == nil {
 		err = decodeStrict(body, &req)
 	}
-	var p Promise
-	if err == nil {
-		p, err = s.w.admit(cred.Uid, int(cred.Pid), req)
+	p, resumed := s.w.promised(r.URL.Query().Get("resume"), cred.Uid)
+	if err == nil && !resumed {
+		p, err = s.admit(cred, req)
 	}
 	if err != nil {
 		problem(rw, err)
 		return
 	}
-	if err := s.talk(rw, p); err != nil {
+	if err := s.talk(rw, p, resumed); err != nil {
 		s.w.log.Info("attach failed", "tenant", p.ID, "uid", cred.Uid, "pid", cred.Pid, "error", err)
 	}
 }
 
-// talk upgrades the connection and converses on it.
-func (s *server) talk(rw http.ResponseWriter, p Promise) error {
+// A tenant that has just died holds its share until the kernel has told, some
+// milliseconds later: a refusal is not final before that.
+const (
+	refusePatience = 300 * time.Millisecond
+	refuseEvery    = 10 * time.Millisecond
+)
+
+// admit promises a share, or refuses it when it does not fit for a while.
+func (s *server) admit(cred *unix.Ucred, r Request) (Promise, error) {
+	for end := time.Now().Add(refusePatience); ; time.Sleep(refuseEvery) {
+		p, err := s.w.admit(cred.Uid, int(cred.Pid), r)
+		var refusal *Refusal
+		if !errors.As(err, &refusal) || time.Now().After(end) {
+			return p, err
+		}
+	}
+}
+
+// talk upgrades the connection and converses on it. The session of a resumed
+// tenant runs already and decides by itself when it ends.
+func (s *server) talk(rw http.ResponseWriter, p Promise, resumed bool) error {
+	giveUp := func() {
+		if !resumed {
+			s.w.forget(p.ID)
+		}
+	}
 	c, _, err := http.NewResponseController(rw).Hijack()
 	if err != nil {
-		s.w.forget(p.ID)
+		giveUp()
 		problem(rw, err)
 		return err
 	}
@@ -159,11 +183,11 @@ func (s *server) talk(rw http.ResponseWriter, p Promise) error {
 	_ = c.SetDeadline(time.Now().Add(stepTimeout))
 	const head = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + attachProtocol + "\r\n\r\n"
 	if _, err = io.WriteString(c, head); err != nil {
-		s.w.forget(p.ID)
+		giveUp()
 		return err
 	}
 	conn := c.(*userConn).UnixConn
-	if err = s.converse(conn, p); err != nil {
+	if err = s.converse(conn, p, resumed); err != nil {
 		_ = writeFrame(conn, attachFrame{Op: opFailed, Error: err.Error()})
 	}
 	return err

@@ -206,13 +206,13 @@ func TestUnfinishedAttach(t *testing.T) {
 	free := func(s Status) bool { return s.Cards[0].Free == 16*gi && len(s.Tenants) == 0 }
 	for name, then := range map[string]func(*Attachment) error{
 		"leaves":       func(at *Attachment) error { return at.Close() },
-		"sends a file": func(at *Attachment) error { return at.SendListener(0) },
+		"sends a file": func(at *Attachment) error { return at.supervise(0, nil) },
 		"sends none": func(at *Attachment) error {
 			_ = at.send(attachFrame{Op: opListener})
 			_, err := at.receive(opAttached)
 			return err
 		},
-		"skips a step":     func(at *Attachment) error { return at.Confirm() },
+		"skips a step":     func(at *Attachment) error { return at.send(attachFrame{Op: opProbed}) },
 		"sends no frame":   func(at *Attachment) error { _, err := at.conn.Write([]byte("GET / HTTP/1.1\r\n")); return err },
 		"sends half a one": func(at *Attachment) error { _, err := at.conn.Write([]byte{0, 0}); _ = at.Close(); return err },
 	} {

@@ -162,6 +162,18 @@ func (w *Worker) admit(uid uint32, pid int, r Request) (Promise, error) {
 	return a.Promise, nil
 }
 
+// promised finds the attached tenant that a client wants to go on with, after
+// the worker that it spoke to has died.
+func (w *Worker) promised(id string, uid uint32) (Promise, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	t := w.tenants[id]
+	if t == nil || t.session == nil || t.UID != uid {
+		return Promise{}, false
+	}
+	return t.Promise, true
+}
+
 // attach starts the session of an admitted tenant. It owns fd.
 func (w *Worker) attach(ctx context.Context, p Promise, fd int) error {
 	listener := os.NewFile(uintptr(fd), "listener "+p.ID)
