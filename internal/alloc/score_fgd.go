@@ -14,11 +14,11 @@ type Mix []MixEntry
 
 // MixEntry is one shape and how often it arrives.
 type MixEntry struct {
-	CPU     gpu.Milli
-	Compute gpu.Milli // per card
-	Count   int
-	Models  string // the constraint as written, alternatives separated by "|"
-	Weight  float64
+	CPU     gpu.Milli `json:"cpu"`
+	Compute gpu.Milli `json:"compute"` // per card
+	Count   int       `json:"count"`
+	Models  string    `json:"models,omitempty"` // the constraint as written, alternatives separated by "|"
+	Weight  float64   `json:"weight"`
 }
 
 // NewMix condenses requests to their most frequent shapes, as many as it takes to cover the given part of them
@@ -101,13 +101,22 @@ func newFGD(f *Fleet, mix Mix) *fgdScorer {
 }
 
 func (s *fgdScorer) Score(v *View) float64 {
+	return math.Trunc(1 / (1 + math.Exp(-s.drop(v)/1000)) * 100)
+}
+
+// gradient is FGD's Δ itself, in thousandths of a card.
+type gradient struct{ *fgdScorer }
+
+func (g gradient) Score(v *View) float64 { return g.drop(v) }
+
+// drop is how much less of the machine is fragmented after the placement.
+func (s *fgdScorer) drop(v *View) float64 {
 	n := v.Node
 	model := v.Fleet.model[n]
 	if s.at[n] != v.Version+1 {
 		s.before[n], s.at[n] = s.fragmentation(model, v.Fleet.cpu[n], v.Before()), v.Version+1
 	}
-	after := s.fragmentation(model, v.CPU, v.After[:v.N])
-	return math.Trunc(1 / (1 + math.Exp(-(s.before[n]-after)/1000)) * 100)
+	return s.before[n] - s.fragmentation(model, v.CPU, v.After[:v.N])
 }
 
 // fragmentation is the expected idle compute, in thousandths of a card, that the mix could not use. States repeat

@@ -14,18 +14,22 @@ type Table struct {
 	Version  int         `json:"version"`
 	Workload string      `json:"workload"` // what it was learned from, for the reader
 	Samples  int64       `json:"samples"`
-	Useful   gpu.Milli   `json:"useful"`  // the smallest hole that competes for CPU
-	Weights  Weights     `json:"weights"` // of the other terms, as chosen with the table
-	Knots    []int       `json:"knots"`   // CPU cores per free card, ascending whole numbers from 0
-	Values   [][]float64 `json:"values"`  // by ⌈r/10⌉ (0..100), by knot
+	Useful   gpu.Milli   `json:"useful"`        // the smallest hole that competes for CPU
+	Weights  Weights     `json:"weights"`       // of the other terms, as chosen with the table
+	Mix      Mix         `json:"mix,omitempty"` // for the fragmentation term
+	Knots    []int       `json:"knots"`         // CPU cores per free card, ascending whole numbers from 0
+	Values   [][]float64 `json:"values"`        // by ⌈r/10⌉ (0..100), by knot
 }
 
 // Weights are what the learned policy's other terms weigh against one thousandth of a card of expected idle.
 type Weights struct {
-	Leftover float64   `json:"leftover"` // classic best fit; 0 to 0.02 is sensible
-	Reserve  float64   `json:"reserve"`  // fairness to requests for a whole machine (see reserveScore)
-	Room     float64   `json:"room"`     // fairness to requests for CPU alone (see roomScore)
-	RoomCPU  gpu.Milli `json:"roomCPU"`  // a large request for CPU alone
+	Leftover float64 `json:"leftover"` // classic best fit; 0 to 0.02 is sensible
+	Reserve  float64 `json:"reserve"`  // fairness to requests for a whole machine (see reserveScore)
+	Room     float64 `json:"room"`     // fairness to requests for CPU alone (see roomScore)
+	// Fragmentation weighs FGD's gradient, before its rounding. It keeps machines whole where jobs leave again: a
+	// table learned from filling a cluster does not know that a machine can become whole.
+	Fragmentation float64   `json:"fragmentation,omitempty"`
+	RoomCPU       gpu.Milli `json:"roomCPU"` // a large request for CPU alone
 }
 
 // TableVersion is the layout this code reads and writes.
@@ -155,6 +159,9 @@ func Learned(t *Table) Policy {
 	}
 	if w.Reserve != 0 {
 		p.Terms = append(p.Terms, stateless("reserve", w.Reserve, reserveScore))
+	}
+	if w.Fragmentation != 0 && len(t.Mix) > 0 {
+		p.Terms = append(p.Terms, Term{"fragmentation", w.Fragmentation, func(f *Fleet) Scorer { return gradient{newFGD(f, t.Mix)} }})
 	}
 	if w.Room != 0 && w.RoomCPU > 0 {
 		p.Terms = append(p.Terms, stateless("cpu-room", w.Room, roomScore(w.RoomCPU)))

@@ -49,10 +49,12 @@ type lesson struct {
 	samples int64
 	useful  gpu.Milli
 	weights alloc.Weights
+	mix     alloc.Mix
 }
 
 func newLesson(pods []Pod, useful gpu.Milli) *lesson {
 	l := &lesson{knots: alloc.DefaultKnots(), useful: useful}
+	l.mix = alloc.NewMix(requests(pods), Cover)
 	l.weights = alloc.Weights{Leftover: learnLeftover, RoomCPU: largeCPU(pods)}
 	l.idle, l.seen = grid(len(l.knots)), grid(len(l.knots))
 	return l
@@ -223,7 +225,7 @@ func locate(knots []int, x float64) (int, float64) {
 func (l *lesson) table(cfg TrainConfig) *alloc.Table {
 	idle, seen := smooth(l.idle, len(l.knots)), smooth(l.seen, len(l.knots))
 	t := &alloc.Table{Version: alloc.TableVersion, Workload: cfg.Workload, Samples: l.samples,
-		Useful: l.useful, Weights: l.weights, Knots: l.knots, Values: grid(len(l.knots))}
+		Mix: l.mix, Useful: l.useful, Weights: l.weights, Knots: l.knots, Values: grid(len(l.knots))}
 	for r := 1; r < alloc.TableBins; r++ {
 		rowIdle, rowSeen := 0.0, 0.0
 		for k := range l.knots {
