@@ -101,6 +101,14 @@ func (d *demo) run(ctx context.Context, inside bool) (err error) {
 	if err != nil {
 		return err
 	}
+	if err = d.measure(ctx, card); ctx.Err() != nil {
+		return errors.New("interrupted")
+	}
+	return err
+}
+
+// measure does the work of the demonstration once card and agent are there.
+func (d *demo) measure(ctx context.Context, card string) (err error) {
 	if d.load, err = d.findWorkload(ctx); err != nil {
 		return err
 	}

@@ -71,7 +71,8 @@ func (d *demo) start(ctx context.Context) (stop func(), err error) {
 		}
 	}
 	launch := func(ready func() bool, args ...string) error {
-		p, err := startProcess(ctx, nil, append([]string{selfPath()}, args...)...)
+		// Not ended by ctx but by stop, after those who use them.
+		p, err := startProcess(context.WithoutCancel(ctx), nil, append([]string{selfPath()}, args...)...)
 		if err != nil {
 			return err
 		}

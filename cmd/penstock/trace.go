@@ -63,7 +63,7 @@ func record(ctx context.Context, emulated string, f *runFlags, out string, args 
 	if emulated != "" {
 		agentArgs = append(agentArgs, "--emulated", emulated)
 	}
-	a, err := startProcess(ctx, nil, agentArgs...)
+	a, err := startProcess(context.WithoutCancel(ctx), nil, agentArgs...)
 	if err != nil {
 		return err
 	}
