@@ -91,3 +91,12 @@ func Count(reasons []Reason) map[Code]int {
 	}
 	return out
 }
+
+// Fit puts a request on a given node if it fits there: the cards by their links, without comparing nodes.
+func (f *Fleet) Fit(r *Request, node int) (Placement, bool) {
+	p := Placement{Request: r, Node: node}
+	if f.refuseNode(r, node).Code != Fits {
+		return p, false
+	}
+	return p, r.cards() == 0 || f.chooseCards(r, node, &p.Cards)
+}
