@@ -44,7 +44,7 @@ func newRoot() *cobra.Command {
 		SilenceErrors: true,
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(newRun(), newAgent(), newTop(), newDoctor(), newDemo(), newTrace(), simcmd.New(), newVersion(), newEmu())
+	root.AddCommand(newRun(), newAgent(), newTop(), newDoctor(), newDemo(), newTrace(), simcmd.New(), newVersion(), newEmu(), newHostile())
 	return root
 }
 
