@@ -57,7 +57,6 @@ type answer struct {
 	ItersPerMicrosecond  float64 `json:"itersPerMicrosecond"`
 	SMs                  int     `json:"sms"`
 	OverheadMicroseconds float64 `json:"overheadMicroseconds"`
-	SMs                  int     `json:"sms"`
 	Card                 string  `json:"card"`
 }
 

@@ -15,6 +15,10 @@ type caller interface {
 	process() int  // thread group
 	threadID() int // the thread itself
 	read(addr uint64, b []byte) error
+	// waiting reports that the thread still waits for its answer; it is asked
+	// before anything is written, so that a thread id that was reused after a
+	// kill is never written to.
+	waiting() bool
 	write(addr uint64, b []byte) error
 	open(fd int) (File, error) // a duplicate for this call; give it to close
 	close(File)
@@ -96,14 +100,9 @@ func (c *trapped) threadID() int { return c.tid }
 
 func (c *trapped) read(addr uint64, b []byte) error { return sys.ReadMemory(c.tid, addr, b) }
 
-// write re-checks that the thread still waits, so that a thread id that was
-// reused after a kill is never written to.
-func (c *trapped) write(addr uint64, b []byte) error {
-	if !sys.Valid(c.listener, c.id) {
-		return errStale
-	}
-	return sys.WriteMemory(c.tid, addr, b)
-}
+func (c *trapped) waiting() bool { return sys.Valid(c.listener, c.id) }
+
+func (c *trapped) write(addr uint64, b []byte) error { return sys.WriteMemory(c.tid, addr, b) }
 
 func (c *trapped) open(fd int) (File, error) {
 	d, err := sys.GetFile(c.pidfd, fd)

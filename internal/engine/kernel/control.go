@@ -67,8 +67,10 @@ func (s *Session) controlStaged(k *call, st *staged, c nvidia.Control, params []
 	case nvidia.CtrlTSGSchedule, nvidia.CtrlChannelSchedule:
 		return s.schedule(k, st)
 	case nvidia.CtrlFBGetInfoV2:
+		s.freshen(k)
 		return s.forward(k, st, func() { s.virtualiseV2(params) })
 	case nvidia.CtrlFBGetInfo:
+		s.freshen(k)
 		return s.forward(k, st, func() { s.virtualiseV1(st, params) })
 	case nvidia.CtrlGetPids:
 		return s.forward(k, st, func() { s.ownPids(params) })
@@ -128,6 +130,17 @@ func (s *Session) exportOne(client, h nvidia.Handle) {
 	id := s.ledger.clients[client].held
 	s.ledger.export(id, m)
 	s.record(entryExport(id, client, h))
+}
+
+// freshen looks at the caller's managed ranges before sizes are told: they come
+// back without a call (munmap).
+func (s *Session) freshen(k *call) {
+	s.mu.Lock()
+	managed := s.ledger.mapped[k.process()] > 0
+	s.mu.Unlock()
+	if managed {
+		s.inspect(k.process())
+	}
 }
 
 // kib is the unit of FB_GET_INFO.

@@ -73,7 +73,8 @@ func mask(v uint32) step { return step{ins: bpf.ALUOpConstant{Op: bpf.ALUOpAnd, 
 // Trapped are: ioctls whose low byte is one of the driver's numbers (the
 // driver ignores the type byte) and whose size is not zero; unified-memory
 // commands, which are bare integers below 256, and its two INITIALIZE
-// numbers; and shared file mappings at a non-zero offset, which is what a
+// numbers, but for those that only shape the caller's own address space and
+// neither take nor give memory (some of them come with every allocation); and shared file mappings at a non-zero offset, which is what a
 // managed range is. Foreign instruction sets (i386, x32) are refused with
 // ENOSYS, since the driver's compat entry would bypass the numbers above.
 func Filter() ([]unix.SockFilter, error) {
@@ -94,6 +95,11 @@ func ioctlSteps() []step {
 	const cmd = dataArg0 + 1*argStride
 	s := []step{
 		load(cmd),
+		when(bpf.JumpEqual, nvidia.UVMCmdCreateExternalRange, toAllow),
+		when(bpf.JumpEqual, nvidia.UVMCmdValidateVARange, toAllow),
+		when(bpf.JumpEqual, nvidia.UVMCmdCreateRangeGroup, toAllow),
+		when(bpf.JumpEqual, nvidia.UVMCmdDestroyRangeGroup, toAllow),
+		when(bpf.JumpEqual, nvidia.UVMCmdSetRangeGroup, toAllow),
 		when(bpf.JumpLessThan, 256, toNotify),
 		when(bpf.JumpEqual, nvidia.UVMCmdInitialize, toNotify),
 		when(bpf.JumpEqual, nvidia.UVMCmdDeinitialize, toNotify),

@@ -8,6 +8,8 @@ import (
 	"io"
 	"os"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/penstock-gpu/penstock/internal/abi/nvidia"
 	"github.com/penstock-gpu/penstock/internal/sys"
 )
@@ -89,6 +91,7 @@ func decodeFlight(b []byte) flight {
 // survive the agent, not the machine.
 type journal struct {
 	f    *os.File
+	head []byte // the file's first page, mapped: it changes with every call
 	end  int64
 	live int64 // size after the last rewrite
 }
@@ -104,7 +107,21 @@ func openJournal(path string) (*journal, []entry, flight, error) {
 		f.Close()
 		return nil, nil, flight{}, fmt.Errorf("read journal %s: %w", path, err)
 	}
-	return &journal{f: f, end: end}, list, last, nil
+	j := &journal{f: f, end: end}
+	if err := j.mapHead(); err != nil {
+		f.Close()
+		return nil, nil, flight{}, err
+	}
+	return j, list, last, nil
+}
+
+func (j *journal) mapHead() error {
+	head, err := unix.Mmap(int(j.f.Fd()), 0, journalHead, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return fmt.Errorf("map journal %s: %w", j.f.Name(), err)
+	}
+	j.head = head
+	return nil
 }
 
 func readJournal(f *os.File) ([]entry, flight, int64, error) {
@@ -163,12 +180,14 @@ func (j *journal) append(e entry) error {
 // taken notes the call that is being served, so that a successor finds it if
 // it was taken from the kernel and never answered.
 func (j *journal) taken(n sys.Notification) {
-	b := flight{call: n, stage: stageTaken}.encode()
-	_, _ = j.f.WriteAt(b[:], headFlight)
+	j.head[headStage] = 0 // what is half written counts for nothing
+	b := flight{call: n}.encode()
+	copy(j.head[headFlight:], b[:])
+	j.head[headStage] = byte(stageTaken)
 }
 
 // issued notes that the driver is about to execute the call.
-func (j *journal) issued() { _, _ = j.f.WriteAt([]byte{byte(stageIssued)}, headStage) }
+func (j *journal) issued() { j.head[headStage] = byte(stageIssued) }
 
 // rewrite replaces the journal's content by a shorter one with the same
 // outcome. A crash in between leaves the old file in place.
@@ -179,10 +198,7 @@ func (j *journal) rewrite(list []entry) error {
 		return fmt.Errorf("rewrite journal: %w", err)
 	}
 	w := bufio.NewWriter(t)
-	var head [journalHead]byte
-	_, rerr := j.f.ReadAt(head[:], 0)
-	_, err = w.Write(head[:])
-	err = errors.Join(err, rerr)
+	_, err = w.Write(j.head)
 	for _, e := range list {
 		b := e.encode()
 		_, werr := w.Write(b[:])
@@ -195,17 +211,22 @@ func (j *journal) rewrite(list []entry) error {
 		t.Close()
 		return fmt.Errorf("rewrite journal %s: %w", path, err)
 	}
-	j.f.Close()
+	if err := j.close(); err != nil {
+		return err
+	}
 	// The name is kept for error texts and the next rewrite.
 	if t, err = os.OpenFile(path, os.O_RDWR, 0o600); err != nil {
 		return fmt.Errorf("reopen journal: %w", err)
 	}
 	j.f, j.end = t, journalHead+int64(len(list))*entryBytes
 	j.live = j.end
+	if err := j.mapHead(); err != nil {
+		return err
+	}
 	return nil
 }
 
-func (j *journal) close() error { return j.f.Close() }
+func (j *journal) close() error { return errors.Join(unix.Munmap(j.head), j.f.Close()) }
 
 func entryClient(c *client) entry {
 	return entry{op: opClient, n: [8]uint64{uint64(c.handle), uint64(c.held)}}

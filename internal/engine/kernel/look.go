@@ -19,12 +19,20 @@ const sweepEvery = time.Second
 // were let through, what may have been turned into something else by another
 // thread, and files that the tenant has no more.
 func (s *Session) look() {
+	now := time.Now()
 	s.mu.Lock()
+	if s.swept.IsZero() {
+		s.swept = now
+	}
+	due := now.Sub(s.swept) >= sweepEvery
+	if !due && len(s.ledger.pending) == 0 && s.auditAt.IsZero() {
+		s.mu.Unlock()
+		return
+	}
 	pids := map[int]bool{}
 	for _, p := range s.ledger.pending {
 		pids[p.pid] = true
 	}
-	now := time.Now()
 	audit := !s.auditAt.IsZero() && now.After(s.auditAt)
 	if audit {
 		s.auditAt = time.Time{}
@@ -32,7 +40,6 @@ func (s *Session) look() {
 			s.auditAt = now.Add(sweepEvery)
 		}
 	}
-	due := time.Since(s.swept) >= sweepEvery
 	if due {
 		for pid := range s.ledger.mapped {
 			pids[pid] = true
@@ -43,7 +50,7 @@ func (s *Session) look() {
 		s.inspect(pid)
 	}
 	if due {
-		s.swept = time.Now()
+		s.swept = now
 		s.sweep()
 	}
 	if audit {

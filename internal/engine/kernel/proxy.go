@@ -3,6 +3,7 @@ package kernel
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -215,6 +216,9 @@ func (st *staged) unstage(k *call) {
 // deliver writes what the driver changed back to the tenant, inner blocks
 // first, the call structure with its status last.
 func (st *staged) deliver(k *call) error {
+	if !k.waiting() {
+		return errStale
+	}
 	for i := len(st.blocks) - 1; i >= 0; i-- {
 		if b := st.blocks[i]; b.dir&nvidia.Out != 0 {
 			if err := k.write(b.addr, b.data); err != nil {
@@ -244,10 +248,15 @@ func (s *Session) execute(k *call, st *staged, judge func()) func() answer {
 	if s.journal != nil {
 		s.journal.issued()
 	}
+	start := time.Now()
 	value, err := s.driver.Ioctl(k.file, k.cmd, k.arg)
+	s.count.driving.Add(int64(time.Since(start)))
 	st.unstage(k)
 	if s.again {
 		repeated(k)
+		if k.file.Kind != UVMFile && k.nr() == nvidia.EscRegisterFD && errors.Is(err, unix.EINVAL) {
+			value, err = 0, nil // the first execution tied the file; a second is refused
+		}
 	}
 	s.count.proxied.Add(1)
 	if err != nil {
@@ -300,7 +309,7 @@ func (s *Session) deny(k *call, status nvidia.Status, off int, why string) answe
 	if err := nvidia.PutU32At(k.arg, uint32(off), uint32(status)); err != nil {
 		return fail(unix.EINVAL)
 	}
-	if err := k.write(k.addr, k.arg); err != nil {
+	if err := (&staged{}).deliver(k); err != nil {
 		return s.undelivered(err)
 	}
 	return answer{}

@@ -27,6 +27,7 @@ type process struct {
 // counters are what a session reports about the calls it served.
 type counters struct {
 	calls, proxied, continued, refused, overQuota, unknown atomic.Uint64
+	serving, driving                                       atomic.Int64 // nanoseconds
 }
 
 // Session serves the calls of one tenant: all processes that run under one
@@ -143,6 +144,8 @@ func (s *Session) answer(n sys.Notification) error {
 		s.log.Warn("cannot follow a process", "tenant", s.tenant, "pid", th.tgid, "err", err)
 		return s.reply(n.ID, fail(unix.EPERM))
 	}
+	start := time.Now()
+	defer func() { s.count.serving.Add(int64(time.Since(start))) }()
 	var c caller = &trapped{thread: th, listener: fd, id: n.ID, files: s.files}
 	if s.recorder == nil {
 		return s.reply(n.ID, s.serve(c, n))

@@ -3,6 +3,7 @@ package kernel
 import (
 	"maps"
 	"slices"
+	"time"
 )
 
 // Usage is what a session reports.
@@ -21,6 +22,9 @@ type Usage struct {
 	// UnknownContinued counts calls that no rule covers and that were let
 	// through: always 0 in strict.
 	UnknownContinued uint64
+	// Serving is the supervisor's time from taking a call to having answered
+	// it, Driving the part of it that the driver took.
+	Serving, Driving time.Duration
 	RefusedCalls     map[string]uint64 // by reason
 	Violation        string            // why the tenant was killed, if it was
 	Level            Level
@@ -40,6 +44,7 @@ func (s *Session) Usage() Usage {
 		Calls:         s.count.calls.Load(), Proxied: s.count.proxied.Load(),
 		Continued: s.count.continued.Load(), Refused: s.count.refused.Load(),
 		OverQuota: s.count.overQuota.Load(), UnknownContinued: s.count.unknown.Load(),
+		Serving: time.Duration(s.count.serving.Load()), Driving: time.Duration(s.count.driving.Load()),
 		RefusedCalls: maps.Clone(s.refusal), Violation: s.broken, Level: s.level,
 	}
 }
