@@ -29,8 +29,8 @@ type Online struct {
 // Learning happens at these numbers of arrivals; the mix for FGD is taken first at firstLook.
 const (
 	firstLook  = 64
-	firstTable = 600
-	relearn    = 3 // times as many arrivals as at the time before
+	firstTable = 500
+	relearn    = 2 // times as many arrivals as at the time before
 )
 
 // NewOnline makes a decider for a fleet of the given machines. The zero configuration is a small training.

@@ -19,6 +19,7 @@ type replayFlags struct {
 	policies, table, seeds string
 	jobs, warm             int
 	load, cut              float64
+	whole                  float64
 	trace                  bool
 }
 
@@ -44,6 +45,7 @@ streamed, in memory that grows with what runs and not with the file.`,
 	fs.IntVar(&f.warm, "warm", 8000, "first jobs that are left out of the figures")
 	fs.Float64Var(&f.load, "load", 1, "compute offered, as a part of the cluster's")
 	fs.Float64Var(&f.cut, "cut", 0.95, "quantile at which durations are cut")
+	fs.Float64Var(&f.whole, "fragmentation", 0.3, "weight of FGD's gradient in policy penstock: keeps machines whole where jobs leave again")
 	fs.BoolVar(&f.trace, "as-recorded", false, "play the trace's own times")
 	return cmd
 }
@@ -78,7 +80,7 @@ func (f *replayFlags) run(cmd *cobra.Command) error {
 	byPolicy := map[string][]*sim.ReplayResult{}
 	for _, seed := range seeds {
 		for _, name := range names {
-			policy, err := onePolicy(name, f.table, pods)
+			policy, err := f.policy(name, pods)
 			if err != nil {
 				return err
 			}
@@ -105,6 +107,20 @@ func (f *replayFlags) run(cmd *cobra.Command) error {
 		replayTable(cmd, names, byPolicy)
 	}
 	return f.report(sim.ReplayReport("Replay of "+f.pods, names, byPolicy))
+}
+
+// policy makes one of the policies; penstock with the weight for runs in which jobs leave.
+func (f *replayFlags) policy(name string, pods []sim.Pod) (*alloc.Policy, error) {
+	if name != "penstock" || f.table == "" {
+		return onePolicy(name, f.table, pods)
+	}
+	t, err := readTable(f.table)
+	if err != nil {
+		return nil, err
+	}
+	t.Weights.Fragmentation = f.whole
+	p := alloc.Learned(t)
+	return &p, nil
 }
 
 // streamFile reads pods as they are asked for.

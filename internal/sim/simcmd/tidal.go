@@ -59,11 +59,11 @@ back within --reclaim seconds, those first that lose the least work.`,
 	fs := cmd.Flags()
 	fs.StringVar(&seeds, "seeds", "42-46", "seeds, as numbers and ranges")
 	fs.IntVar(&cfg.Hosts, "hosts", 50, "hosts of 8 cards")
-	fs.Float64Var(&cfg.Peak, "peak", 0.6, "cards the service needs at its peak, as a part of the cluster")
-	fs.Float64Var(&cfg.Trough, "trough", 0.15, "cards the service needs at its lowest")
-	fs.Float64Var(&cfg.Offline, "offline", 1.2, "batch work, as a part of what the separate batch pool can do")
+	fs.Float64Var(&cfg.Peak, "peak", 0.7, "cards the service needs at its peak, as a part of the cluster")
+	fs.Float64Var(&cfg.Trough, "trough", 0.1, "cards the service needs at its lowest")
+	fs.Float64Var(&cfg.Offline, "offline", 1.8, "batch work, as a part of what the separate batch pool can do")
 	fs.Int64Var(&cfg.Reclaim, "reclaim", 30, "seconds to hand a card back to the service")
 	fs.Int64Var(&cfg.Checkpoint, "checkpoint", 900, "seconds between checkpoints of batch jobs")
-	fs.IntVar(&cfg.Days, "days", 2, "days to run")
+	fs.IntVar(&cfg.Days, "days", 3, "days to run")
 	return cmd
 }
