@@ -99,7 +99,7 @@ func (c *contest) merit(e *entry) float64 {
 // play runs an entry on the scenarios it has not played yet, up to n.
 func (c *contest) play(ctx context.Context, e *entry, n int) error {
 	for len(c.played) < n {
-		s := NewScenario(c.machines, c.pods, c.cfg.Load, c.seed)
+		s := c.cfg.scenario(c.machines, c.pods, c.seed)
 		r, err := run(ctx, &s, c.seed, alloc.FGD(alloc.NewMix(requests(c.pods), Cover)))
 		if err != nil {
 			return err

@@ -35,7 +35,7 @@ func newFairness(ctx context.Context, machines []gpu.Machine, pods []Pod, cfg Tr
 	f := &fairness{limit: cfg.Unfair}
 	var sum tally
 	for i := range int64(fairnessRuns) {
-		s := NewScenario(machines, pods, cfg.Load, cfg.Seed+500_000+i)
+		s := cfg.scenario(machines, pods, cfg.Seed+500_000+i)
 		r, err := run(ctx, &s, 0, alloc.FGD(alloc.NewMix(requests(pods), Cover)))
 		if err != nil {
 			return nil, err

@@ -67,7 +67,7 @@ type Decider interface {
 // Inflate offers the arrivals one by one, drops what does not fit, and reports. It ends early with the context's
 // error.
 func Inflate(ctx context.Context, s *Scenario, seed int64, name string, d func(*alloc.Fleet) Decider) (*Result, *alloc.Fleet, error) {
-	fleet, err := alloc.NewFleet(s.Machines)
+	fleet, err := s.fleet()
 	if err != nil {
 		return nil, nil, err
 	}

@@ -10,9 +10,9 @@ import (
 )
 
 // Online decides with nothing known beforehand: it learns the workload's mix from the arrivals of the run itself.
-// Until it has seen enough it packs by FGD towards the mix seen so far; then it trains a table on simulations of the
-// same machines fed with the arrivals seen, and trains again, from the table it has, as they double. Training reads
-// copies and could run beside the decisions; here it runs between them, so that a run repeats exactly, and its time
+// Until it has seen enough it packs by FGD towards the mix seen so far; then it trains a table on simulations that go
+// on from the fleet as it is with arrivals drawn from those seen, and trains again, from the table it has, as they
+// double. Training works on copies and could run beside the decisions; here it runs between them, so that a run repeats exactly, and its time
 // is told apart.
 type Online struct {
 	ctx      context.Context
@@ -23,6 +23,7 @@ type Online struct {
 	cfg      TrainConfig
 	table    *alloc.Table
 	placer   *alloc.Placer
+	asked    int64 // by the arrivals seen, in thousandths of a card
 	spent    time.Duration
 }
 
@@ -45,6 +46,7 @@ func NewOnline(ctx context.Context, f *alloc.Fleet, machines []gpu.Machine, cfg 
 // Decide notes the arrival and places it.
 func (o *Online) Decide(r *alloc.Request) (alloc.Placement, bool) {
 	o.seen = append(o.seen, Pod{Request: *r})
+	o.asked += r.Compute()
 	if len(o.seen) >= o.next {
 		start := time.Now()
 		o.learn()
@@ -62,7 +64,7 @@ func (o *Online) learn() {
 		return
 	}
 	cfg := o.cfg
-	cfg.Start = o.table
+	cfg.Start, cfg.From, cfg.Asked = o.table, o.fleet, o.asked
 	if o.table != nil { // most is learned: refine
 		cfg.Rounds = int(math.Ceil(float64(cfg.withDefaults().Rounds) / 2))
 	}

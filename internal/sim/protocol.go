@@ -18,6 +18,30 @@ const Load = 1.3
 type Scenario struct {
 	Machines []gpu.Machine
 	Arrivals []alloc.Request
+	base     *alloc.Fleet // where the run starts; an empty fleet of the machines where nil
+}
+
+// fleet is a fresh fleet to play the scenario on.
+func (s *Scenario) fleet() (*alloc.Fleet, error) {
+	if s.base != nil {
+		return s.base.Clone(), nil
+	}
+	return alloc.NewFleet(s.Machines)
+}
+
+// continueFrom makes a scenario that goes on from a fleet as it is: arrivals drawn from those seen, until they ask for
+// what is left of the target, in thousandths of a card, and at least for what is free.
+func continueFrom(base *alloc.Fleet, seen []Pod, target, asked int64, seed int64) Scenario {
+	rng := rand.New(rand.NewSource(seed))
+	s := Scenario{base: base}
+	left := max(target-asked, base.FreeCompute())
+	for i := 0; left > 0; i++ {
+		r := seen[rng.Intn(len(seen))].Request
+		r.ID = fmt.Sprintf("next-%d", i)
+		left -= max(1, r.Compute())
+		s.Arrivals = append(s.Arrivals, r)
+	}
+	return s
 }
 
 // NewScenario shuffles and tunes a workload as the authors' simulator does (pkg/simulator/core.go and simulator.go

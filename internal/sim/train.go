@@ -19,6 +19,10 @@ type TrainConfig struct {
 	Unfair   float64 // how often a kind may be dropped, as a multiple of FGD's; default 1.2
 	Workload string  // noted in the table
 	Start    *alloc.Table
+	// From makes the simulations go on from a fleet as it is instead of an empty one; the arrivals so far asked for
+	// Asked thousandths of a card.
+	From     *alloc.Fleet
+	Asked    int64
 	Progress func(done, total int)
 }
 
@@ -29,6 +33,14 @@ func (c TrainConfig) withDefaults() TrainConfig {
 		c.Progress = func(int, int) {}
 	}
 	return c
+}
+
+// scenario draws one simulation.
+func (c TrainConfig) scenario(machines []gpu.Machine, pods []Pod, seed int64) Scenario {
+	if c.From != nil {
+		return continueFrom(c.From, pods, int64(c.Load*float64(c.From.TotalCompute())), c.Asked, seed)
+	}
+	return NewScenario(machines, pods, c.Load, seed)
 }
 
 // Learning constants: how much older rounds count, how far a sample speaks for its neighbours, and how many samples
@@ -121,7 +133,7 @@ func learn(ctx context.Context, machines []gpu.Machine, pods []Pod, cfg TrainCon
 		drops := tally{}
 		policy := alloc.Learned(table)
 		for range cfg.Runs {
-			s := NewScenario(machines, pods, cfg.Load, seed)
+			s := cfg.scenario(machines, pods, seed)
 			seed++
 			if err := l.watch(ctx, &s, &policy, &drops); err != nil {
 				return nil, err
@@ -157,7 +169,7 @@ type hole struct {
 
 // watch plays one scenario and learns from every hole it saw.
 func (l *lesson) watch(ctx context.Context, s *Scenario, policy *alloc.Policy, drops *tally) error {
-	f, err := alloc.NewFleet(s.Machines)
+	f, err := s.fleet()
 	if err != nil {
 		return err
 	}

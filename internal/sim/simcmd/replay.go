@@ -147,6 +147,10 @@ func replayTable(cmd *cobra.Command, names []string, by map[string][]*sim.Replay
 			func(r *sim.ReplayResult) float64 { return r.P95Wait }, func(r *sim.ReplayResult) float64 { return r.MeanCompletion },
 			func(r *sim.ReplayResult) float64 { return r.WaitedPercent }} {
 			m, ci := meanCI(by[n], get)
+			if len(by[n]) < 2 {
+				fmt.Fprintf(tw, "%.2f\t", m)
+				continue
+			}
 			fmt.Fprintf(tw, "%.2f ± %.2f\t", m, ci)
 		}
 		fmt.Fprintln(tw)
@@ -159,7 +163,7 @@ func meanCI(rs []*sim.ReplayResult, get func(*sim.ReplayResult) float64) (mean, 
 		mean += get(r) / float64(len(rs))
 	}
 	if len(rs) < 2 {
-		return mean, math.NaN()
+		return mean, 0
 	}
 	varSum := 0.0
 	for _, r := range rs {
