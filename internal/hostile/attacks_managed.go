@@ -23,7 +23,8 @@ func managedAttacks() []attack {
 		{name: "managed/freed-by-anothers-length", run: managed(freedByLength)},
 		{name: "managed/free-command-only", run: managed(freeCommand)},
 		{name: "managed/move-with-mremap", run: managed(moved)},
-		{name: "managed/remap-file-pages", run: managed(remapPages)},
+		{name: "managed/closed-file", run: managed(closedFile)},
+		{name: "managed/leader-exits", run: managed(leaderExitsManaged)},
 		{name: "managed/address-zero", run: managed(addressZero)},
 		{name: "managed/protect-and-split", run: managed(split)},
 		{name: "managed/many-threads", run: managed(managedThreads)},
@@ -48,10 +49,13 @@ func managed(fn func(t *tenant, c *client, u *rm.UVM) error) func(*tenant) error
 		if err := fn(t, c, u); err != nil {
 			return err
 		}
+		if err := t.hold("with managed memory"); err != nil {
+			return err
+		}
 		if err := t.settle(c, u); err != nil {
 			return err
 		}
-		return t.hold("with managed memory")
+		return t.hold("with managed memory, a little later")
 	}
 }
 
@@ -173,42 +177,45 @@ func freeCommand(t *tenant, _ *client, u *rm.UVM) error {
 	})
 }
 
-// moved maps where nothing managed can be and moves the mapping to where its offset is its address.
+// moved moves ranges away and maps at their old places again. (To map elsewhere and move a range to where its offset
+// is its address is not possible: the driver refuses such a mapping to begin with, and lets none grow.)
 func moved(t *tenant, _ *client, u *rm.UVM) error {
-	return t.repeatedly(u, 64<<10, func(at uint64) error {
-		want, from := at+1<<30, at+1<<31
-		if _, err := mmap(from, 200*mib, unix.MAP_SHARED|unix.MAP_FIXED, u.FD, want); t.try(err) != nil {
-			return nil
-		}
-		time.Sleep(10 * time.Millisecond)
+	return t.repeatedly(u, 200*mib, func(at uint64) error {
 		const mayMove, fixed = 1, 2
-		_, _, e := unix.Syscall6(unix.SYS_MREMAP, uintptr(from), 200*mib, 200*mib, mayMove|fixed, uintptr(want), 0)
+		_, _, e := unix.Syscall6(unix.SYS_MREMAP, uintptr(at), 200*mib, 200*mib, mayMove|fixed, uintptr(at+1<<31), 0)
 		if e != 0 {
-			_ = t.try(e)
+			return t.try(e)
 		}
-		// And one that grows in place.
-		_, _, e = unix.Syscall6(unix.SYS_MREMAP, uintptr(at), 64<<10, 200*mib, mayMove, 0, 0)
-		if e != 0 {
-			_ = t.try(e)
-		}
+		_ = t.try(managedAt(u.FD, at, 200*mib))
 		return nil
 	})
 }
 
-// remapPages makes a mapping at offset 0 and changes its offset with another call.
-func remapPages(t *tenant, _ *client, u *rm.UVM) error {
-	for i := range uint64(6) {
-		at := managedBase + i*uvmStep
-		if _, err := mmap(at, 300*mib, unix.MAP_SHARED|unix.MAP_FIXED, u.FD, 0); t.try(err) != nil {
-			continue
-		}
-		_, _, e := unix.Syscall6(unix.SYS_REMAP_FILE_PAGES, uintptr(at), 300*mib, 0, uintptr(at>>12), 0, 0)
-		if e != 0 {
-			_ = t.try(e)
-		}
+// closedFile closes the file under its mappings.
+func closedFile(t *tenant, c *client, u *rm.UVM) error {
+	for i := range uint64(3) {
+		_ = t.try(managedAt(u.FD, managedBase+i*uvmStep, 300*mib))
+	}
+	closeAll(u.FD)
+	time.Sleep(sweepWait)
+	c.fill(handleFirst)
+	var err error
+	if *u, err = reopened(c); err != nil {
+		return err
 	}
 	return nil
 }
+
+func reopened(c *client) (rm.UVM, error) {
+	u, err := c.unified()
+	if err != nil {
+		return rm.UVM{}, err
+	}
+	return *u, nil
+}
+
+// sweepWait is longer than the supervisor takes to notice that a file was closed.
+const sweepWait = 1300 * time.Millisecond
 
 // addressZero maps at address 0, whose offset is 0 too.
 func addressZero(t *tenant, _ *client, u *rm.UVM) error {

@@ -2,6 +2,8 @@ package hostile
 
 import (
 	"errors"
+	"fmt"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -17,7 +19,7 @@ import (
 func raceAttacks() []attack {
 	return []attack{
 		{name: "race/root-to-memory", run: raceRoot(rootPlain)},
-		{name: "race/root-to-memory-on-card-file", run: raceRoot(rootOnCardFile)},
+		{name: "race/root-to-memory-on-card-file", run: raceCardFiles},
 		{name: "race/root-to-memory-moved-file", run: raceRoot(rootMoved)},
 		{name: "race/root-to-memory-unused-client", run: raceRoot(rootUnused)},
 		{name: "race/root-to-memory-exchanged-file", run: raceRootExchanged},
@@ -76,6 +78,7 @@ type racing struct {
 	addr   uint64
 	params []byte
 	at     uint64 // of params
+	seen   map[string]int
 }
 
 func (t *tenant) newRace(fd int, nr uint8, size, params int) (*racing, error) {
@@ -97,11 +100,28 @@ func (r *racing) run(prepare func(i uint32)) error {
 	err := forTime(r.t.Race, func() error {
 		prepare(n)
 		n++
-		_, _ = sys.IoctlPtr(r.fd, r.cmd, r.addr)
+		_, err := sys.IoctlPtr(r.fd, r.cmd, r.addr)
+		r.tally(err)
 		return nil
 	})
 	r.t.tries += int(n)
+	r.t.note("answers: %v", r.seen)
 	return err
+}
+
+// tally counts the answers, so that a race that never happens is seen.
+func (r *racing) tally(err error) {
+	what := "ok"
+	if e := verdictOf(asErrno(err), r.arg, nvidia.Nr(r.cmd)); e != nil {
+		what = strings.TrimPrefix(e.Error(), "NV_ERR_")
+	}
+	if len(r.arg) == nvidia.SizeAlloc64 {
+		what += fmt.Sprintf(" (class %#x)", r.arg[12])
+	}
+	if r.seen == nil {
+		r.seen = map[string]int{}
+	}
+	r.seen[what]++
 }
 
 // rootRace says on which file the client is allocated that turns into memory.
@@ -184,6 +204,31 @@ func raceRoot(where rootRace) func(*tenant) error {
 	}
 }
 
+// raceCardFiles registers a fresh card file for each try.
+func raceCardFiles(t *tenant) error {
+	c, err := t.client()
+	if err != nil {
+		return err
+	}
+	c.fill(handleFirst)
+	r, err := t.newRace(c.fd, nvidia.EscAlloc, nvidia.SizeAlloc64, nvidia.SizeMemoryParams)
+	if err != nil {
+		return err
+	}
+	stop := flip(func() { r.arg[12] = byte(nvidia.ClassRootClient) }, func() { r.arg[12] = byte(nvidia.ClassMemoryLocalUser) })
+	err = r.run(func(i uint32) {
+		if i > 0 {
+			closeAll(r.fd)
+		}
+		if fd, err := rootOnCardFile(t, c); err == nil {
+			r.fd = fd
+		}
+		r.memoryCall(c, handleFirst+0x100000+nvidia.Handle(i), nvidia.ClassRootClient, raceBytes)
+	})
+	stop()
+	return errors.Join(err, t.hold("after the race"))
+}
+
 // classes races one class against device memory.
 func (r *racing) classes(c *client, harmless nvidia.Class) error {
 	stop := flip(func() { r.arg[12] = byte(harmless) }, func() { r.arg[12] = byte(nvidia.ClassMemoryLocalUser) })
@@ -210,10 +255,16 @@ func raceRootExchanged(t *tenant) error {
 	if err != nil {
 		return err
 	}
+	var now atomic.Int32
+	now.Store(int32(fresh))
 	stop := flip(
-		func() { r.arg[12] = byte(nvidia.ClassRootClient); _ = unix.Dup3(fresh, slot, 0) },
+		func() { r.arg[12] = byte(nvidia.ClassRootClient); _ = unix.Dup3(int(now.Load()), slot, 0) },
 		func() { _ = unix.Dup3(c.fd, slot, 0); r.arg[12] = byte(nvidia.ClassMemoryLocalUser) })
 	err = r.run(func(i uint32) {
+		// A client may be made once on each file, so each try needs a fresh one.
+		if fd, err := t.Open(card.KindCtl); err == nil {
+			closeAll(int(now.Swap(int32(fd))))
+		}
 		r.memoryCall(c, handleFirst+0x100000+nvidia.Handle(i), nvidia.ClassRootClient, raceBytes)
 	})
 	stop()

@@ -59,7 +59,7 @@ func byWeight(attacker, victim int) setup {
 func lowPriority() setup {
 	return setup{
 		policy: governor.Preemptive, attacker: governor.Tenant{Priority: governor.Low}, victim: governor.Tenant{Priority: governor.High},
-		expectAttacker: 0.02, expectVictim: 0.95,
+		expectAttacker: 0.02, expectVictim: 0.92,
 	}
 }
 
@@ -218,6 +218,7 @@ func unsharedFiles(t *tenant) error {
 			return err
 		}
 		t.note("%d groups of a thread with its own descriptors", severalGroups)
+		time.Sleep(sweepWait)
 		return t.measure(measureFor)
 	})
 }

@@ -22,7 +22,7 @@ import (
 // shares are compared with a margin; memory is exact.
 const (
 	shareMargin   = 0.10 // of the card, above the attacker's share
-	victimMargin  = 0.15 // of the card, below the victim's share
+	victimMargin  = 0.10 // of the card, below the victim's share
 	quietWindow   = 60 * time.Millisecond
 	quietStep     = 5 * time.Millisecond
 	stallLimit    = 1500 * time.Millisecond
@@ -90,8 +90,12 @@ func (sc *scene) hold(label string) {
 		sc.found("%s: the card holds %s, charged are %s", label, size(real), size(charged))
 	}
 	live := sc.managedLive()
-	if m := sc.attackerChild.session.Usage().ManagedBytes; live > m {
+	m := sc.attackerChild.session.Usage().ManagedBytes
+	if live > m {
 		sc.found("%s: %s of managed memory are mapped, charged are %s", label, size(live), size(m))
+	}
+	if live > int64(sc.quota) {
+		sc.found("%s: %s of managed memory are mapped, the quota is %s", label, size(live), size(int64(sc.quota)))
 	}
 }
 
@@ -129,7 +133,7 @@ func managedOf(pid int, ino uint64, dir string) (n int64, key string) {
 		from, err1 := strconv.ParseUint(a, 16, 64)
 		to, err2 := strconv.ParseUint(b, 16, 64)
 		off, err3 := strconv.ParseUint(w[2], 16, 64)
-		if errors.Join(err1, err2, err3) == nil && off == from {
+		if errors.Join(err1, err2, err3) == nil && off == from && strings.HasSuffix(w[1], "s") {
 			n += int64(to - from)
 			key += w[0] + ","
 		}

@@ -37,7 +37,24 @@ func Tenant(args []string) int {
 	if args[3] == argTenant {
 		return fatal(install(args[4]))
 	}
-	return fatal(runRole(args[4], args[5:]))
+	return runMain(func() int { return fatal(runRole(args[4], args[5:])) })
+}
+
+// leaderExit, when closed, ends the main thread of a tenant process and leaves the others running.
+var leaderExit = make(chan struct{})
+
+// runMain keeps the process's first thread free for leaderExit.
+func runMain(fn func() int) int {
+	runtime.LockOSThread()
+	status := make(chan int, 1)
+	go func() { status <- fn() }()
+	select {
+	case s := <-status:
+		return s
+	case <-leaderExit:
+		_, _, _ = unix.Syscall(unix.SYS_EXIT, 0, 0, 0) // this thread only
+	}
+	select {}
 }
 
 func fatal(err error) int {

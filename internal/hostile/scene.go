@@ -110,7 +110,31 @@ func build(ctx context.Context, s setup) (_ *scene, err error) {
 	}
 	go func() { sc.govern <- sc.card.Run(sc.ctx) }()
 	sc.base = sc.server.Card.Stats().UsedBytes
+	if err := sc.reconcile(); err != nil {
+		return nil, err
+	}
 	return sc, sc.startVictim()
+}
+
+// reconcileEvery is how often the charges are compared with the card, as an agent does.
+const reconcileEvery = time.Second
+
+// reconcile does that from now on.
+func (sc *scene) reconcile() error {
+	if _, err := sc.card.Reconcile(sc.base); err != nil {
+		return err
+	}
+	go func() {
+		for {
+			select {
+			case <-sc.ctx.Done():
+				return
+			case <-time.After(reconcileEvery):
+				_, _ = sc.card.Reconcile(sc.base)
+			}
+		}
+	}()
+	return nil
 }
 
 func (sc *scene) startVictim() (err error) {

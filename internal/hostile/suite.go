@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -50,28 +51,42 @@ func Names() []string {
 	return out
 }
 
-// Run tries every attack, one after another.
+// beside is how many attacks that are not about time run at once.
+const beside = 3
+
+// Run tries every attack: those about time one after another, then the others a few at once.
 func Run(ctx context.Context, o Options) ([]Result, error) {
 	if o.Race == 0 {
 		o.Race = time.Second
 	}
 	var out []Result
-	for _, a := range attacks() {
-		if o.Match != "" && !strings.Contains(a.name, o.Match) {
-			continue
-		}
-		if err := ctx.Err(); err != nil {
-			return out, err
-		}
+	var mu sync.Mutex
+	one := func(a attack) {
 		s := a.setup
 		s.race = o.Race
 		r := try(ctx, a, s)
+		mu.Lock()
+		defer mu.Unlock()
 		out = append(out, r)
 		if o.Each != nil {
 			o.Each(r)
 		}
 	}
-	return out, nil
+	slots := make(chan struct{}, beside)
+	var g sync.WaitGroup
+	for _, a := range attacks() {
+		if o.Match != "" && !strings.Contains(a.name, o.Match) || ctx.Err() != nil {
+			continue
+		}
+		if a.alone {
+			one(a)
+			continue
+		}
+		slots <- struct{}{}
+		g.Go(func() { one(a); <-slots })
+	}
+	g.Wait()
+	return out, ctx.Err()
 }
 
 // attackLimit ends an attack that hangs.
@@ -134,7 +149,7 @@ func (sc *scene) attack(ctx context.Context, a attack) (message, error) {
 	return m, errors.Join(err, sc.judge())
 }
 
-// Succeeded counts the attacks that had an effect, and tried those that could be tried.
+// Count returns how many attacks could be tried, had an effect, and could not be tried for a fault.
 func Count(list []Result) (tried, succeeded, broken int) {
 	for _, r := range list {
 		switch r.Verdict {

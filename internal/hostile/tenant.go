@@ -21,6 +21,7 @@ type attack struct {
 	name  string
 	setup setup
 	run   func(*tenant) error
+	alone bool // it is about time: nothing else runs beside it
 }
 
 // errSkip says that this machine cannot try an attack.
@@ -218,8 +219,15 @@ func (t *tenant) openFile(k card.Kind) (int, error) { return t.Open(k) }
 func attacks() []attack {
 	var out []attack
 	for _, part := range [][]attack{
-		timeAttacks(), channelAttacks(), pathAttacks(), sizeAttacks(), objectAttacks(), mappingAttacks(), managedAttacks(),
-		processAttacks(), entryAttacks(), argumentAttacks(), raceAttacks(), denialAttacks(),
+		timeAttacks(), channelAttacks(), hiddenAttacks(), denialAttacks(), raceAttacks(),
+	} {
+		for _, a := range part {
+			a.alone = true
+			out = append(out, a)
+		}
+	}
+	for _, part := range [][]attack{
+		pathAttacks(), sizeAttacks(), objectAttacks(), mappingAttacks(), managedAttacks(), processAttacks(), entryAttacks(), argumentAttacks(),
 	} {
 		out = append(out, part...)
 	}

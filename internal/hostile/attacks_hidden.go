@@ -1,0 +1,202 @@
+package hostile
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/penstock-gpu/penstock/internal/abi/nvidia"
+	"github.com/penstock-gpu/penstock/internal/emu/rm"
+)
+
+// hiddenAttacks put the control file where no descriptor table shows it, with work queued on its channels. The
+// supervisor must go on to charge and to govern what the card still has.
+func hiddenAttacks() []attack {
+	return []attack{
+		{name: "hidden/message-in-flight", run: hidden(inFlight)},
+		{name: "hidden/behind-the-card-file", run: hidden(behindCardFile)},
+		{name: "hidden/behind-a-mapping", run: hidden(behindMapping)},
+		{name: "hidden/registered-with-io-uring", run: hidden(inRing)},
+		{name: "hidden/with-an-unshared-thread", run: hiddenUnshared},
+		{name: "hidden/leader-exits", run: hidden(leaderExits)},
+		{name: "hidden/in-another-session", run: hidden(inOtherProcess)},
+	}
+}
+
+// hidden makes a client with memory and busy channels, hides its file, and closes it.
+func hidden(hide func(t *tenant, c *client) (back func() (int, error), err error)) func(*tenant) error {
+	return func(t *tenant) error {
+		probe, err := t.client()
+		if err != nil {
+			return err
+		}
+		c, err := t.client()
+		if err != nil {
+			return err
+		}
+		if _, err := c.vram(handleFirst, 400*mib); err != nil {
+			return err
+		}
+		if err := c.groups(4); err != nil {
+			return err
+		}
+		back, err := hide(t, c)
+		if err != nil {
+			return err
+		}
+		t.tries++
+		closeAll(c.fd)
+		time.Sleep(sweepWait)
+		_ = t.control(probe.fd, probe.root, probe.subdevice, nvidia.CtrlFBGetInfoV2, make([]byte, 1028))
+		if err := t.hold("with a hidden file"); err != nil {
+			return err
+		}
+		if err := t.measure(measureFor); err != nil || back == nil {
+			return err
+		}
+		// Taken out again, it is used as before.
+		if c.fd, err = back(); err != nil {
+			return err
+		}
+		_ = t.try(c.groups(2))
+		if err := t.measure(measureFor); err != nil {
+			return err
+		}
+		probe.fill(handleFirst)
+		return t.hold("after filling up")
+	}
+}
+
+// inFlight sends the descriptor to itself and leaves it in the queue.
+func inFlight(_ *tenant, c *client) (func() (int, error), error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	return func() (int, error) {
+		b, oob := make([]byte, 1), make([]byte, 64)
+		_, n, _, _, err := unix.Recvmsg(fds[1], b, oob, unix.MSG_CMSG_CLOEXEC)
+		if err != nil {
+			return -1, err
+		}
+		m, err := unix.ParseSocketControlMessage(oob[:n])
+		if err != nil || len(m) == 0 {
+			return -1, errors.Join(errPeerGone, err)
+		}
+		got, err := unix.ParseUnixRights(&m[0])
+		if err != nil || len(got) == 0 {
+			return -1, errors.Join(errPeerGone, err)
+		}
+		return got[0], nil
+	}, unix.Sendmsg(fds[0], []byte{1}, unix.UnixRights(c.fd), nil, 0)
+}
+
+// behindCardFile registers a card file with the control file: the driver keeps the one for the other.
+func behindCardFile(t *tenant, c *client) (func() (int, error), error) {
+	fd, err := rootOnCardFile(t, c)
+	return func() (int, error) { return fd, nil }, err
+}
+
+// behindMapping maps the file, which keeps it.
+func behindMapping(_ *tenant, c *client) (func() (int, error), error) {
+	_, err := mmap(0, 4096, unix.MAP_PRIVATE, c.fd, 0)
+	if err != nil {
+		return nil, fmt.Errorf("map the control file: %w: %w", err, errSkip)
+	}
+	return nil, nil
+}
+
+// inRing registers the file with io_uring.
+func inRing(t *tenant, c *client) (func() (int, error), error) {
+	defer t.Reset()
+	_, addr, err := t.Take(120)
+	if err != nil {
+		return nil, err
+	}
+	r, _, e := unix.Syscall(unix.SYS_IO_URING_SETUP, ringEntries, uintptr(addr), 0)
+	if e != 0 {
+		return nil, fmt.Errorf("io_uring: %w: %w", e, errSkip)
+	}
+	list, at, err := t.Take(8)
+	if err != nil {
+		return nil, err
+	}
+	_ = nvidia.PutU32At(list, 0, uint32(c.fd))
+	const registerFiles = 2
+	if _, _, e := unix.Syscall6(unix.SYS_IO_URING_REGISTER, r, registerFiles, uintptr(at), 1, 0, 0); e != 0 {
+		return nil, fmt.Errorf("register a file with io_uring: %w", e)
+	}
+	return nil, nil
+}
+
+// hiddenUnshared opens the file in a thread that shares its descriptors with nobody.
+func hiddenUnshared(t *tenant) error {
+	return onOwnThread(func() error {
+		if err := unix.Unshare(unix.CLONE_FILES); err != nil {
+			return err
+		}
+		c, err := t.client()
+		if err != nil {
+			return err
+		}
+		if _, err := c.vram(handleFirst, 400*mib); err != nil {
+			return err
+		}
+		if err := c.groups(4); err != nil {
+			return err
+		}
+		t.tries++
+		time.Sleep(sweepWait)
+		_ = t.control(c.fd, c.root, c.subdevice, nvidia.CtrlFBGetInfoV2, make([]byte, 1028))
+		if err := t.hold("with a file of one thread"); err != nil {
+			return err
+		}
+		_ = t.try(c.groups(2))
+		if err := t.measure(measureFor); err != nil {
+			return err
+		}
+		c.fill(handleFirst + 1)
+		return t.hold("after filling up")
+	})
+}
+
+// endLeader ends the first thread of this process.
+func endLeader() {
+	close(leaderExit)
+	time.Sleep(20 * time.Millisecond)
+}
+
+// leaderExits keeps a copy of the file and ends the thread that the process's numbers stand for.
+func leaderExits(_ *tenant, c *client) (func() (int, error), error) {
+	fd, err := unix.Dup(c.fd)
+	if err != nil {
+		return nil, err
+	}
+	endLeader()
+	return func() (int, error) { return fd, nil }, nil
+}
+
+// leaderExitsManaged does the same with managed memory mapped.
+func leaderExitsManaged(t *tenant, _ *client, u *rm.UVM) error {
+	for i := range uint64(3) {
+		_ = t.try(managedAt(u.FD, managedBase+i*uvmStep, 300*mib))
+	}
+	endLeader()
+	time.Sleep(sweepWait)
+	for i := range uint64(6) {
+		_ = t.try(managedAt(u.FD, managedBase+(i+8)*uvmStep, 300*mib))
+	}
+	return nil
+}
+
+// inOtherProcess gives the file to a process that has never made a call, in a session of its own.
+func inOtherProcess(t *tenant, c *client) (func() (int, error), error) {
+	s, err := spawn(t.Hints, "helper-victimless", "", nil, c.fd)
+	if err != nil {
+		return nil, err
+	}
+	s.await()
+	return nil, nil
+}
