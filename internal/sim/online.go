@@ -30,7 +30,7 @@ type Online struct {
 // Learning happens at these numbers of arrivals; the mix for FGD is taken first at firstLook.
 const (
 	firstLook  = 64
-	firstTable = 500
+	firstTable = 250
 	relearn    = 2 // times as many arrivals as at the time before
 )
 
