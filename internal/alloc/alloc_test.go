@@ -40,13 +40,14 @@ func drawMachine(t *rapid.T, name string) gpu.Machine {
 func drawRequest(t *rapid.T, id string) *Request {
 	r := &Request{ID: id, CPU: gpu.Milli(rapid.IntRange(0, 16).Draw(t, "cpu")) * 1000,
 		Memory: gpu.Bytes(rapid.IntRange(0, 32).Draw(t, "mem")) * gpu.GiB,
-		Mode:   rapid.SampledFrom([]Mode{Shared, Shared, Shared, Exclusive, TimeSharing}).Draw(t, "mode")}
+		Class:  rapid.SampledFrom([]Class{Online, Offline, Notebook}).Draw(t, "class"),
+		Mode:   rapid.SampledFrom([]Mode{Shared, Shared, Shared, Exclusive, TimeSharing, RenderMix}).Draw(t, "mode")}
 	if rapid.IntRange(0, 3).Draw(t, "typed") == 0 {
 		r.Models = []gpu.Model{"T4"}
 	}
 	switch rapid.IntRange(0, 4).Draw(t, "shape") {
 	case 0:
-		r.Mode = Shared
+		r.Mode, r.Class = Shared, Online
 	case 1:
 		r.Count, r.Share = 1, drawShare(t)
 	case 2:
@@ -70,7 +71,15 @@ func drawShare(t *rapid.T) Share {
 func policies() []Policy {
 	mix := NewMix([]Request{{CPU: 4000, Count: 1, Share: Share{Compute: 500}}, {CPU: 8000, Count: 2, Share: Share{Compute: gpu.Card}},
 		{CPU: 1000}, {CPU: 2000, Count: 1, Share: Share{Compute: 230}, Models: []gpu.Model{"T4"}}}, 0.95)
-	return []Policy{FGD(mix), BestFit(), DotProd(), Clustering(), Packing(), Binpack(), Spread(), Random(7), Learned(someTable())}
+	return []Policy{FGD(mix), BestFit(), DotProd(), Clustering(), Packing(), Binpack(), Spread(), Random(7), Learned(someTable()), mixed()}
+}
+
+// mixed is a policy with the terms that tell cards apart.
+func mixed() Policy {
+	p := Binpack()
+	p.Name, p.Cards = "mixed", ByScore
+	p.Terms = append(p.Terms, Complement(50), Interference(1, [classCount][classCount]gpu.Percent{Online: {Online: 5, Offline: 30}, Offline: {Online: 30}}))
+	return p
 }
 
 // someTable is a table with a shape like a learned one: idle rises with the hole and falls with the CPU beside it.
@@ -96,6 +105,7 @@ type state struct {
 	VRAM          []gpu.Bytes
 	Codec, Render []gpu.Milli
 	Tenants       []uint16
+	Classes       [][classCount]uint8
 	Sealed, Turns []uint8
 	Grants        []string
 	Total         int64
@@ -103,7 +113,7 @@ type state struct {
 
 func snapshot(f *Fleet) state {
 	s := state{slices.Clone(f.cpu), slices.Clone(f.memory), slices.Clone(f.kinds), slices.Clone(f.compute), slices.Clone(f.vram),
-		slices.Clone(f.codec), slices.Clone(f.render), slices.Clone(f.tenants), slices.Clone(f.sealed), slices.Clone(f.turns), nil, f.total}
+		slices.Clone(f.codec), slices.Clone(f.render), slices.Clone(f.tenants), slices.Clone(f.classes), slices.Clone(f.sealed), slices.Clone(f.turns), nil, f.total}
 	for id, g := range f.grants {
 		s.Grants = append(s.Grants, fmt.Sprint(id, g.Node, g.Cards.List()))
 	}

@@ -20,6 +20,8 @@ func (f *Fleet) ineligible(r *Request, n int) Code {
 		return NoRDMAPort
 	case r.cards() > 0 && len(m.Devices) == 0:
 		return NoCards
+	case r.MIG != "": // the fleet does not lay out instances yet
+		return LackMIG
 	}
 	return Fits
 }

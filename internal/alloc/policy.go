@@ -31,6 +31,9 @@ type Scorer interface {
 // must not be cached by them.
 type volatileScorer interface{ volatile() }
 
+// cardScorer marks a scorer that tells cards apart by more than their free compute, so that all of them must be rated.
+type cardScorer interface{ perCard() }
+
 // CardChoice is how the card for a part of a card is found.
 type CardChoice uint8
 
@@ -66,6 +69,7 @@ type judge struct {
 	p        *Policy
 	scorers  []Scorer
 	volatile bool
+	perCard  bool // some scorer tells cards apart by more than their free compute
 	view     View
 }
 
@@ -75,6 +79,9 @@ func newJudge(f *Fleet, p *Policy) *judge {
 		s := t.New(f)
 		if _, v := s.(volatileScorer); v {
 			j.volatile = true
+		}
+		if _, c := s.(cardScorer); c {
+			j.perCard = true
 		}
 		j.scorers = append(j.scorers, s)
 	}
@@ -126,7 +133,7 @@ func (j *judge) ratePart(v *View, r *Request) (float64, Cards) {
 		v.After[c] -= r.Share.Compute
 		return j.sum(v), v.Cards
 	}
-	plain := r.Share.Memory == 0 && r.Share.Codec == 0 && r.Share.Render == 0
+	plain := !j.perCard && r.Share.Memory == 0 && r.Share.Codec == 0 && r.Share.Render == 0
 	v.Cards.n = 1
 	var tried [MaxCards]gpu.Milli
 	n := 0

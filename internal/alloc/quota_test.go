@@ -142,3 +142,37 @@ func TestGangIsWholeOrNothing(t *testing.T) {
 		}
 	})
 }
+
+func TestCoLocation(t *testing.T) {
+	m := gpu.Machine{Name: "a"}
+	for i := range 3 {
+		m.Devices = append(m.Devices, gpu.Device{Index: i})
+	}
+	f, err := NewFleet([]gpu.Machine{m})
+	if err != nil {
+		t.Fatal(err)
+	}
+	put := func(id string, card int, class Class, s Share) {
+		p := Placement{Request: &Request{ID: id, Class: class, Count: 1, Share: s}}
+		p.Cards.add(card)
+		if err := f.Begin().Grant(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("trainer", 0, Offline, Share{Compute: 500})
+	put("renderer", 1, Online, Share{Render: 500, Compute: 10})
+	p := mixed()
+	for _, c := range []struct {
+		r    Request
+		want int
+	}{
+		{Request{Mode: RenderMix, Class: Notebook, Count: 1, Share: Share{Render: 400, Compute: 10}}, 0},
+		{Request{Mode: RenderMix, Class: Notebook, Count: 1, Share: Share{Compute: 400}}, 1},
+		{Request{Mode: Shared, Class: Online, Count: 1, Share: Share{Compute: 100}}, 2}, // away from the trainer and, by 5 %, from the renderer
+	} {
+		v := Place(f, &c.r, &p)
+		if !v.Placed || v.Placement.Cards.At(0) != c.want || len(v.Terms) != 3 {
+			t.Errorf("%+v went to card %v, want %d; terms %+v", c.r, v.Placement.Cards.List(), c.want, v.Terms)
+		}
+	}
+}

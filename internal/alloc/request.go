@@ -77,7 +77,7 @@ type Request struct {
 	Count    int       // cards; 0 asks for CPU and host memory only
 	Share    Share     // taken of each card
 	Shares   []Share   // one per card where they differ (cGPU's "3,1"); overrides Share, sets Count
-	MIG      string    // a MIG profile name instead of a share
+	MIG      string    // a MIG profile name instead of a share; refused with LackMIG for now
 	Models   []gpu.Model
 	Pool     gpu.Pool
 	Tier     gpu.Tier
@@ -108,6 +108,9 @@ func (r *Request) Validate() error {
 	}
 	if r.Mode >= modeCount {
 		bad("mode", r.Mode, strings.Join(modeNames[:], ", "))
+	}
+	if r.Class >= classCount {
+		bad("class", r.Class, "online, offline, notebook")
 	}
 	for i := range r.cards() {
 		s := r.share(i)

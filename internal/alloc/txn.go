@@ -144,6 +144,7 @@ func (f *Fleet) apply(g *Grant, sign int32) {
 	for i := range g.Cards.Len() {
 		d := int(f.offset[n]) + g.Cards.At(i)
 		f.tenants[d] += uint16(sign)
+		f.classes[d][r.Class] += uint8(sign)
 		s := r.share(i)
 		switch r.Mode {
 		case TimeSharing: // the first in takes the card, the last out returns it
