@@ -56,7 +56,7 @@ func newHostile() *cobra.Command {
 	f.BoolVar(&emulated, "emulated", true, "on emulated cards, one for each attack")
 	f.BoolVar(&onCard, "card", false, "on this machine's card")
 	f.StringVar(&match, "match", "", "only attacks whose name contains this")
-	f.DurationVar(&race, "race", 0, "how long each race is tried (default 1s)")
+	f.DurationVar(&race, "race", 0, "how long each race is tried (default 700ms)")
 	c.MarkFlagsMutuallyExclusive("card", "emulated")
 	c.AddCommand(&cobra.Command{
 		Use:                "tenant",

@@ -138,7 +138,8 @@ func heldBack(call guarded) func(*tenant) error {
 		}
 		t.tries++
 		go func() { _ = onOwnThread(func() error { return rawIoctl(c.fd, cmd, arg) }) }()
-		return t.measure(heldWait)
+		time.Sleep(heldWait)
+		return nil
 	}
 }
 
@@ -156,7 +157,8 @@ func heldBackReading(t *tenant) error {
 	go func() {
 		_ = onOwnThread(func() error { return rawIoctl(c.fd, nvidia.Cmd(nvidia.EscFree, nvidia.SizeFree), page) })
 	}()
-	return t.measure(heldWait)
+	time.Sleep(heldWait)
+	return nil
 }
 
 // flood makes one call from several threads as fast as it can.
@@ -266,5 +268,6 @@ func stopped(t *tenant) error {
 		_ = s.cmd.Process.Signal(unix.SIGSTOP)
 		t.tries++
 	}
-	return t.measure(heldWait)
+	time.Sleep(heldWait)
+	return nil
 }

@@ -123,16 +123,18 @@ func oddFreeze(t *tenant) error {
 	if err != nil {
 		return err
 	}
-	for typ := range uint32(256) {
+	typ := uint32(0)
+	return t.measured(func() error {
 		addr, b, err := t.freezeCall(c)
 		if err != nil {
 			return err
 		}
-		cmd := (typ&3)<<30 | nvidia.SizeControl<<16 | typ<<8 | uint32(nvidia.EscControl)
+		cmd := (typ&3)<<30 | nvidia.SizeControl<<16 | (typ&0xff)<<8 | uint32(nvidia.EscControl)
+		typ++
 		_ = t.try(verdictOf(asErrno(rawIoctl(c.fd, cmd, addr)), b, nvidia.EscControl))
 		t.Reset()
-	}
-	return t.measure(measureFor)
+		return nil
+	})
 }
 
 func asErrno(err error) unix.Errno {
@@ -352,7 +354,7 @@ func wrappedFreeze(t *tenant) error {
 	if err != nil {
 		return err
 	}
-	for range 32 {
+	return t.measured(func() error {
 		addr, b, err := t.freezeCall(c)
 		if err != nil {
 			return err
@@ -366,8 +368,8 @@ func wrappedFreeze(t *tenant) error {
 		_ = nvidia.Xfer{Cmd: uint32(nvidia.EscControl), Size: nvidia.SizeControl, Ptr: addr}.Put(x) // it fits
 		_ = t.try(t.wrap(c.fd, nvidia.Xfer{Cmd: uint32(nvidia.EscXfer), Size: nvidia.SizeXfer, Ptr: at}, b))
 		t.Reset()
-	}
-	return t.measure(measureFor)
+		return nil
+	})
 }
 
 // wrappedOdd wraps with wrong numbers and sizes.

@@ -464,6 +464,8 @@ func raceControl(t *tenant) error {
 	good.Params = r.at
 	bad, tail := r.params[:536:536], []byte{0x0b, 0x11}
 	saved := append([]byte(nil), bad...)
+	measured := make(chan error, 1)
+	go func() { measured <- t.measure(t.Race) }()
 	stop := flip(func() { r.arg[8], r.arg[9] = 0x0c, 0x01 }, func() { r.arg[8], r.arg[9] = tail[0], tail[1] })
 	err = r.run(func(i uint32) {
 		copy(bad, saved)
@@ -475,7 +477,7 @@ func raceControl(t *tenant) error {
 		_ = k.Put(r.arg) // it fits
 	})
 	stop()
-	return errors.Join(err, t.measure(measureFor))
+	return errors.Join(err, <-measured)
 }
 
 // raceWrapper changes what a wrapper wraps: a harmless call, or a forbidden one.

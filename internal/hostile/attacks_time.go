@@ -12,7 +12,7 @@ import (
 )
 
 // measureFor is how long engine time is compared: a good many cycles of the governor.
-const measureFor = 500 * time.Millisecond
+const measureFor = 400 * time.Millisecond
 
 // timeAttacks try to get more engine time than the share.
 func timeAttacks() []attack {

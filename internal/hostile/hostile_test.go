@@ -41,6 +41,9 @@ func TestAttacks(t *testing.T) {
 	needCard(t)
 	for _, a := range attacks() {
 		t.Run(a.name, func(t *testing.T) {
+			if !a.alone {
+				t.Parallel()
+			}
 			s := a.setup
 			s.race = testRace
 			r := try(t.Context(), a, s)

@@ -75,8 +75,12 @@ func (w *watcher) stop() { close(w.quit); <-w.closed }
 
 // hold looks at a tenant that stands still: whatever the card holds for it must be charged.
 func (sc *scene) hold(label string) {
+	live := sc.managedLive()
+	if live > int64(sc.quota) {
+		sc.found("%s: %s of managed memory are mapped, the quota is %s", label, size(live), size(int64(sc.quota)))
+	}
 	if sc.unsupervised {
-		return
+		return // nothing is charged
 	}
 	least := int64(1) << 62
 	var real, charged int64
@@ -89,13 +93,8 @@ func (sc *scene) hold(label string) {
 	if least > 0 {
 		sc.found("%s: the card holds %s, charged are %s", label, size(real), size(charged))
 	}
-	live := sc.managedLive()
-	m := sc.attackerChild.session.Usage().ManagedBytes
-	if live > m {
+	if m := sc.attackerChild.session.Usage().ManagedBytes; live > m {
 		sc.found("%s: %s of managed memory are mapped, charged are %s", label, size(live), size(m))
-	}
-	if live > int64(sc.quota) {
-		sc.found("%s: %s of managed memory are mapped, the quota is %s", label, size(live), size(int64(sc.quota)))
 	}
 }
 
@@ -108,7 +107,11 @@ func (sc *scene) managedLive() int64 {
 	}
 	var total int64
 	seen := map[string]bool{}
-	for _, pid := range append(sc.attackerChild.session.Usage().PIDs, sc.attackerChild.cmd.Process.Pid) {
+	pids := []int{sc.attackerChild.cmd.Process.Pid}
+	if s := sc.attackerChild.session; s != nil {
+		pids = append(pids, s.Usage().PIDs...)
+	}
+	for _, pid := range pids {
 		n, sum := managedOf(pid, st.Ino, sc.dir)
 		if !seen[sum] {
 			seen[sum] = true
@@ -176,10 +179,14 @@ func (sc *scene) measure(d time.Duration) {
 
 // killVictim ends the victim. What was its alone must be free afterwards.
 func (sc *scene) killVictim() error {
+	before := sc.held()
 	err := sc.victimChild.stop()
 	sc.victimChild = nil
 	sc.mine.Store(0)
 	time.Sleep(victimPresent)
+	if after := sc.held(); after > before {
+		sc.found("%s of the neighbour's memory outlive it", size(after-before))
+	}
 	return err
 }
 

@@ -36,7 +36,7 @@ type Result struct {
 type Options struct {
 	// Match selects attacks by a part of their name; empty: all.
 	Match string
-	// Race is how long each race is tried (default 1 s).
+	// Race is how long each race is tried; 0 for the default.
 	Race time.Duration
 	// Each is called after every attack.
 	Each func(Result)
@@ -51,13 +51,16 @@ func Names() []string {
 	return out
 }
 
+// defaultRace is some thousand tries: a try takes two processes and a file system on the way.
+const defaultRace = 700 * time.Millisecond
+
 // beside is how many attacks that are not about time run at once.
 const beside = 3
 
 // Run tries every attack: those about time one after another, then the others a few at once.
 func Run(ctx context.Context, o Options) ([]Result, error) {
 	if o.Race == 0 {
-		o.Race = time.Second
+		o.Race = defaultRace
 	}
 	var out []Result
 	var mu sync.Mutex

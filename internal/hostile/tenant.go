@@ -222,7 +222,7 @@ func attacks() []attack {
 		timeAttacks(), channelAttacks(), hiddenAttacks(), denialAttacks(), raceAttacks(),
 	} {
 		for _, a := range part {
-			a.alone = true
+			a.alone = !strings.HasPrefix(a.name, "denial/page") && !strings.HasPrefix(a.name, "denial/stopped")
 			out = append(out, a)
 		}
 	}
