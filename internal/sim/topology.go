@@ -403,13 +403,14 @@ func (r *fabric) dispatch() error {
 func (r *fabric) try(j *fabricJob) (bool, error) {
 	start := time.Now()
 	var v alloc.GangVerdict
+	var victims []string
 	if j.opportunistic {
 		v = r.place(j, nil)
 	} else {
 		if r.only < 0 && r.held[j.tenant]+j.hosts*j.cards > r.quota[j.tenant] {
 			return false, nil
 		}
-		v = r.placeGuaranteed(j)
+		v, victims = r.placeGuaranteed(j)
 	}
 	took := float64(time.Since(start).Microseconds()) / 1000
 	r.res.Slowest = max(r.res.Slowest, took)
@@ -419,10 +420,8 @@ func (r *fabric) try(j *fabricJob) (bool, error) {
 	if !v.Placed {
 		return false, nil
 	}
-	if !j.opportunistic {
-		if err := r.evict(&v); err != nil {
-			return false, err
-		}
+	if err := r.evict(victims); err != nil {
+		return false, err
 	}
 	txn := r.f.Begin()
 	if err := txn.GrantAll(&v); err != nil {

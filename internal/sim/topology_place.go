@@ -18,57 +18,37 @@ func (j *fabricJob) gang() *alloc.Gang {
 	if j.hosts >= 2 && j.hosts <= leafHosts {
 		farthest = alloc.OneLeaf
 	}
+	class := alloc.Online
+	if j.opportunistic {
+		class = alloc.Offline
+	}
 	return &alloc.Gang{Farthest: farthest, ID: fmt.Sprintf("g%d.%d", j.id, j.epoch), Members: j.hosts,
-		Member: alloc.Request{Count: j.cards, Share: alloc.Share{Compute: gpu.Card}}}
+		Member: alloc.Request{Class: class, Count: j.cards, Share: alloc.Share{Compute: gpu.Card}}}
 }
 
-// placeGuaranteed places as if no opportunistic gang were there. Under penstock the nodes of the tenant's share are
-// used alone, so that what the tenant sees is its private cluster: no sharing anomaly can arise. The baselines place
-// anywhere, with only the number of cards limited.
-func (r *fabric) placeGuaranteed(j *fabricJob) (v alloc.GangVerdict) {
-	r.f.WhatIf(func(txn *alloc.Txn) {
-		for _, id := range sortedKeys(r.running) {
-			if o := r.running[id]; o.opportunistic {
-				for _, p := range o.verdict.Placements {
-					if err := txn.Release(p.Request.ID); err != nil {
-						return
-					}
-				}
-			}
-		}
-		var own func(int) bool
-		if r.policy == "penstock" {
-			own = func(n int) bool { return r.owner[n] == j.tenant }
-		}
-		v = r.place(j, own)
-	})
-	return v
-}
-
-func sortedKeys(m map[int]*fabricJob) []int {
-	keys := make([]int, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
+// placeGuaranteed places as if no opportunistic gang were there, and tells whose members must go. Under penstock the
+// nodes of the tenant's share are used alone, so that what the tenant sees is its private cluster: no sharing anomaly
+// can arise. The baselines place anywhere, with only the number of cards limited.
+func (r *fabric) placeGuaranteed(j *fabricJob) (alloc.GangVerdict, []string) {
+	var own func(int) bool
+	if r.policy == "penstock" {
+		own = func(n int) bool { return r.owner[n] == j.tenant }
 	}
-	slices.Sort(keys)
-	return keys
+	return r.f.TakeBack(func() alloc.GangVerdict { return r.place(j, own) },
+		func(g *alloc.Grant) bool { return g.Request.Class == alloc.Offline })
 }
 
-// evict stops the opportunistic gangs that are in a placement's way and puts them back in the queue, in their place
-// by arrival. Their work is lost.
-func (r *fabric) evict(v *alloc.GangVerdict) error {
-	wanted := map[[2]int]bool{}
-	for _, p := range v.Placements {
-		for _, c := range p.Cards.List() {
-			wanted[[2]int{p.Node, c}] = true
+// evict stops the gangs that victims belong to, whole gangs only, and puts them back in the queue, in their place by
+// arrival. Their work is lost.
+func (r *fabric) evict(victims []string) error {
+	for _, member := range victims {
+		var id, epoch, number int
+		if _, err := fmt.Sscanf(member, "g%d.%d/%d", &id, &epoch, &number); err != nil {
+			return fmt.Errorf("victim %q is no member of a gang: %w", member, err)
 		}
-	}
-	for _, id := range sortedKeys(r.running) {
-		o := r.running[id]
-		if !o.opportunistic || !slices.ContainsFunc(o.verdict.Placements, func(p alloc.Placement) bool {
-			return slices.ContainsFunc(p.Cards.List(), func(c int) bool { return wanted[[2]int{p.Node, c}] })
-		}) {
-			continue
+		o, ok := r.running[id]
+		if !ok {
+			continue // went with another of its members
 		}
 		if err := r.stop(o); err != nil {
 			return err
