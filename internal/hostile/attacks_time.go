@@ -17,7 +17,7 @@ const measureFor = 400 * time.Millisecond
 // timeAttacks try to get more engine time than the share.
 func timeAttacks() []attack {
 	return []attack{
-		{name: "time/nothing-special", run: func(t *tenant) error { return t.working(nil) }},
+		{name: "time/nothing-special", harmless: true, run: func(t *tenant) error { return t.working(nil) }},
 		{name: "time/set-timeslice", run: onGroup(setSlice(100_000))},
 		{name: "time/set-timeslice-endless", run: onGroup(setSlice(1 << 40))},
 		{name: "time/preempt", run: onGroup(func(c *rm.Client, g nvidia.Handle) error {

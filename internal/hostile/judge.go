@@ -16,6 +16,7 @@ import (
 	"github.com/penstock-gpu/penstock/internal/emu/card"
 	"github.com/penstock-gpu/penstock/internal/emu/fusedev"
 	"github.com/penstock-gpu/penstock/internal/emu/rm"
+	"github.com/penstock-gpu/penstock/internal/governor"
 )
 
 // Tolerances of the judge. The emulated card runs in real time on a machine that does other things too, so
@@ -205,7 +206,7 @@ func (sc *scene) judge() error {
 	if sc.probing {
 		peak -= probeBytes
 	}
-	if over := peak - int64(sc.quota); over > 0 {
+	if over := peak - int64(sc.quota) - sc.allowed.Load(); over > 0 {
 		sc.found("the card held %s, %s over the quota of %s", size(peak), size(over), size(int64(sc.quota)))
 	}
 	if stall > stallLimit {
@@ -277,6 +278,10 @@ func (sc *scene) converse(ctx context.Context) (message, error) {
 			sc.hold(m.Hold)
 		case m.Measure > 0:
 			sc.measure(m.Measure)
+		case m.Accomplice != "":
+			if err := sc.accomplice(m.Accomplice); err != nil {
+				return m, err
+			}
 		case m.KillVictim:
 			if err := sc.killVictim(); err != nil {
 				return m, err
@@ -286,6 +291,23 @@ func (sc *scene) converse(ctx context.Context) (message, error) {
 			return m, err
 		}
 	}
+}
+
+// accomplice runs another tenant, with a grant of its own, to its end.
+func (sc *scene) accomplice(socket string) error {
+	sc.allowed.Store(accompliceQuota)
+	c, err := sc.tenant(roleAccomplice, governor.Tenant{ID: "accomplice", Share: 100}, accompliceQuota, !sc.unsupervised)
+	if err != nil {
+		return err
+	}
+	if err := sendMessage(c.wire, message{Hints: &Hints{Dir: sc.dir, Quota: accompliceQuota, Socket: socket}}); err != nil {
+		return errors.Join(err, c.stop())
+	}
+	select {
+	case <-c.exited:
+	case <-time.After(endWait):
+	}
+	return c.stop()
 }
 
 // size prints bytes for people.

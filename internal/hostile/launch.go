@@ -22,6 +22,8 @@ const (
 	argBare    = "bare" // without the filter
 	argRun     = "run"  // behind the filter
 	roleVictim = "victim"
+	// roleAccomplice is a tenant with a grant of its own that works for the attacker.
+	roleAccomplice = "accomplice"
 )
 
 // IsTenant reports whether the command line is that of a tenant process.

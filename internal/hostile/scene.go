@@ -70,6 +70,7 @@ type scene struct {
 	govern chan error
 
 	victimChild, attackerChild *child
+	allowed                    atomic.Int64 // bytes that an accomplice may hold beside the attacker
 	handles                    Handles
 	base                       int64        // bytes in use before anybody came
 	mine                       atomic.Int64 // bytes the victim holds

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"strings"
 	"sync"
 	"time"
@@ -38,6 +39,8 @@ type Options struct {
 	Match string
 	// Race is how long each race is tried; 0 for the default.
 	Race time.Duration
+	// Log gets what the engine says; nil: nothing does.
+	Log *slog.Logger
 	// Each is called after every attack.
 	Each func(Result)
 }
@@ -66,7 +69,7 @@ func Run(ctx context.Context, o Options) ([]Result, error) {
 	var mu sync.Mutex
 	one := func(a attack) {
 		s := a.setup
-		s.race = o.Race
+		s.race, s.log = o.Race, o.Log
 		r := try(ctx, a, s)
 		mu.Lock()
 		defer mu.Unlock()
@@ -95,6 +98,9 @@ func Run(ctx context.Context, o Options) ([]Result, error) {
 // attackLimit ends an attack that hangs.
 const attackLimit = 20 * time.Second
 
+// detailEnded says that the supervisor, or the attack itself, ended the tenant.
+const detailEnded = "the tenant was ended"
+
 // try runs one attack on a card of its own.
 func try(ctx context.Context, a attack, s setup) Result {
 	start := time.Now()
@@ -119,6 +125,8 @@ func try(ctx context.Context, a attack, s setup) Result {
 		r.Verdict, r.Detail = Broken, m.Error
 	case m.Skip != "":
 		r.Verdict, r.Detail = Skipped, m.Skip
+	case a.harmless && m.Done.Detail == detailEnded:
+		r.Verdict, r.Detail = Broken, "a tenant that did nothing wrong was ended"
 	case m.Done.Refused >= m.Done.Tries && m.Done.Tries > 0:
 		r.Verdict = Refused
 	default:
@@ -147,7 +155,7 @@ func (sc *scene) attack(ctx context.Context, a attack) (message, error) {
 	m, err := sc.converse(limit)
 	if errors.Is(err, errPeerGone) && ctx.Err() == nil && limit.Err() == nil {
 		// The attacker is dead: what it achieved until then counts.
-		m, err = message{Done: &Outcome{Detail: "the tenant was ended"}}, nil
+		m, err = message{Done: &Outcome{Detail: detailEnded}}, nil
 	}
 	return m, errors.Join(err, sc.judge())
 }

@@ -22,6 +22,8 @@ type attack struct {
 	setup setup
 	run   func(*tenant) error
 	alone bool // it is about time: nothing else runs beside it
+	// harmless is for what is no attack at all: a tenant that is ended for it was wronged.
+	harmless bool
 }
 
 // errSkip says that this machine cannot try an attack.
@@ -33,6 +35,7 @@ type tenant struct {
 	*lib
 	tries, refused int
 	detail         string
+	faults         int // the userfaultfd of guarded pages
 }
 
 // runRole is a tenant process behind the filter.
@@ -51,8 +54,11 @@ func runRole(role string, args []string) error {
 		return err
 	}
 	t := &tenant{Hints: *m.Hints, lib: l}
-	if role == roleVictim {
+	switch role {
+	case roleVictim:
 		return t.answer(t.victim())
+	case roleAccomplice:
+		return t.accomplice()
 	}
 	for _, a := range attacks() {
 		if a.name == role {
@@ -100,6 +106,9 @@ func (t *tenant) measure(d time.Duration) error { return t.ask(message{Measure: 
 
 // killVictim ends the neighbour.
 func (t *tenant) killVictim() error { return t.ask(message{KillVictim: true}) }
+
+// helpedBy lets another tenant, with a grant of its own, run to its end.
+func (t *tenant) helpedBy(socket string) error { return t.ask(message{Accomplice: socket}) }
 
 // try counts a call that should come to nothing, and returns its error.
 func (t *tenant) try(err error) error {

@@ -23,6 +23,7 @@ type Hints struct {
 	Race   time.Duration // how long a race is tried
 	Probe  bool          // victim: allocate and free all the time
 	Memory uint64        // victim: bytes to hold
+	Socket string        // accomplice: where the attacker listens
 	Victim Handles
 }
 
@@ -43,6 +44,8 @@ type message struct {
 	Measure time.Duration `json:",omitempty"`
 	// KillVictim: end the victim and wait until what was its own alone is free.
 	KillVictim bool `json:",omitempty"`
+	// Accomplice: start another tenant, which hands something over at this socket, and wait for its end.
+	Accomplice string `json:",omitempty"`
 	// Ready: the victim runs.
 	Ready *Handles `json:",omitempty"`
 
