@@ -57,9 +57,7 @@ func (sc *scene) watchCard() {
 				return
 			case <-time.After(sampleEvery):
 			}
-			if h := sc.held(); h > w.peak.Load() {
-				w.peak.Store(h)
-			}
+			w.note(sc.held())
 			if sc.probing {
 				n := v.session.Usage().Calls
 				if n != last {
@@ -72,10 +70,17 @@ func (sc *scene) watchCard() {
 	}()
 }
 
+// note keeps the largest figure.
+func (w *watcher) note(held int64) {
+	for old := w.peak.Load(); held > old && !w.peak.CompareAndSwap(old, held); old = w.peak.Load() {
+	}
+}
+
 func (w *watcher) stop() { close(w.quit); <-w.closed }
 
 // hold looks at a tenant that stands still: whatever the card holds for it must be charged.
 func (sc *scene) hold(label string) {
+	sc.watch.note(sc.held())
 	live := sc.managedLive()
 	if live > int64(sc.quota) {
 		sc.found("%s: %s of managed memory are mapped, the quota is %s", label, size(live), size(int64(sc.quota)))
