@@ -92,7 +92,7 @@ func (j *judge) improve(txn *Txn, g *Grant, worth Worth, cost float64) (Move, bo
 		was := worth(f, n)
 		net := 0.0
 		f.WhatIf(func(try *Txn) {
-			if try.Grant(Placement{g.Request, n, c}) == nil {
+			if try.Grant(f.placement(g.Request, n, c)) == nil {
 				net = freed + worth(f, n) - was - cost
 			}
 		})
@@ -101,7 +101,7 @@ func (j *judge) improve(txn *Txn, g *Grant, worth Worth, cost float64) (Move, bo
 		}
 	}
 	if best >= 0 {
-		to := Placement{g.Request, best, cards}
+		to := f.placement(g.Request, best, cards)
 		if txn.Grant(to) == nil {
 			return Move{g.Request.ID, g.Placement, to, gain}, true
 		}

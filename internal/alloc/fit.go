@@ -20,8 +20,6 @@ func (f *Fleet) ineligible(r *Request, n int) Code {
 		return NoRDMAPort
 	case r.cards() > 0 && len(m.Devices) == 0:
 		return NoCards
-	case r.MIG != "": // the fleet does not lay out instances yet
-		return LackMIG
 	}
 	return Fits
 }
@@ -47,7 +45,7 @@ func (f *Fleet) refuseCard(s Share, mode Mode, n, card int) Reason {
 	switch {
 	case f.health[d] != gpu.Healthy:
 		set(CardUnhealthy, 0, 0)
-	case f.sealed[d] > 0:
+	case f.sealed[d] > 0 || f.profiles[d] != nil:
 		set(CardBusy, 0, int64(f.tenants[d]))
 	case mode == TimeSharing:
 		f.refuseTurn(s, d, set)
@@ -81,5 +79,5 @@ func (f *Fleet) refuseTurn(s Share, d int, set func(Code, int64, int64)) {
 // cardFits is refuseCard without the reason, for the hot path of plain shares.
 func (f *Fleet) cardFits(s *Share, d int) bool {
 	return f.compute[d] >= s.Compute && f.vram[d] >= s.Memory && f.codec[d] >= s.Codec && f.render[d] >= s.Render &&
-		f.health[d] == gpu.Healthy && f.sealed[d] == 0 && f.turns[d] == 0 && (s.Compute < gpu.Card || f.tenants[d] == 0)
+		f.health[d] == gpu.Healthy && f.sealed[d] == 0 && f.turns[d] == 0 && f.profiles[d] == nil && (s.Compute < gpu.Card || f.tenants[d] == 0)
 }

@@ -24,6 +24,7 @@ type Fleet struct {
 	sealed  []uint8             // tenants that tolerate no neighbour (Exclusive), by card
 	turns   []uint8             // tenants that take turns (TimeSharing), by card
 	classes [][classCount]uint8 // tenants by class of work, by card
+	mig     []uint8             // memory slices that instances cover, by card
 	health  []gpu.Health
 	grants  map[string]*Grant
 	total   int64 // free compute of all cards
@@ -42,9 +43,10 @@ type inventory struct {
 	index    map[string]int
 	cpuCap   []gpu.Milli
 	memCap   []gpu.Bytes
-	vramCap  []gpu.Bytes // by card
-	offset   []int32     // first card of each node; one more at the end
-	model    []int16     // by node, into models
+	vramCap  []gpu.Bytes        // by card
+	profiles [][]gpu.MIGProfile // by card; nil unless it is in MIG mode
+	offset   []int32            // first card of each node; one more at the end
+	model    []int16            // by node, into models
 	models   []gpu.Model
 	machines []gpu.Machine
 	affinity [][]int32 // link ranks by node; nil where all pairs are equal
@@ -105,6 +107,11 @@ func (inv *inventory) add(i int, m *gpu.Machine, model int16) {
 	inv.offset = append(inv.offset, inv.offset[len(inv.offset)-1]+int32(len(m.Devices)))
 	for _, d := range m.Devices {
 		inv.vramCap = append(inv.vramCap, d.Memory)
+		var offers []gpu.MIGProfile
+		if d.MIGMode {
+			offers = append(make([]gpu.MIGProfile, 0, len(d.Profiles)), d.Profiles...)
+		}
+		inv.profiles = append(inv.profiles, offers)
 	}
 	var ranks []int32
 	if len(m.Links) > 0 {
@@ -118,6 +125,7 @@ func (f *Fleet) addCard(d gpu.Device) {
 	f.codec, f.render = append(f.codec, gpu.Card), append(f.render, gpu.Card)
 	f.tenants, f.sealed, f.turns = append(f.tenants, 0), append(f.sealed, 0), append(f.turns, 0)
 	f.classes = append(f.classes, [classCount]uint8{})
+	f.mig = append(f.mig, 0)
 	f.health = append(f.health, d.Health)
 	f.total += int64(gpu.Card)
 }
@@ -129,7 +137,7 @@ func (f *Fleet) Clone() *Fleet {
 	c.compute, c.vram = slices.Clone(f.compute), slices.Clone(f.vram)
 	c.codec, c.render = slices.Clone(f.codec), slices.Clone(f.render)
 	c.tenants, c.sealed, c.turns = slices.Clone(f.tenants), slices.Clone(f.sealed), slices.Clone(f.turns)
-	c.classes = slices.Clone(f.classes)
+	c.classes, c.mig = slices.Clone(f.classes), slices.Clone(f.mig)
 	c.health, c.version = slices.Clone(f.health), slices.Clone(f.version)
 	c.log = slices.Clone(f.log)
 	c.grants = make(map[string]*Grant, len(f.grants))

@@ -152,6 +152,9 @@ func (f *Fleet) copies(r *Request, node, limit int) int {
 	if r.cards() == 0 || limit == 0 {
 		return limit
 	}
+	if r.MIG != "" {
+		return min(limit, 1) // members on one machine see each other's instances only once granted
+	}
 	s, fit := r.share(0), 0
 	for c := range f.FreeCards(node) {
 		d := int(f.offset[node]) + c
@@ -227,8 +230,8 @@ func (n *Network) take(txn *Txn, g *Gang, nodes []int, slots []int, left int, v 
 			}
 			r := g.Member
 			r.ID = fmt.Sprintf("%s/%d", g.ID, len(v.Placements))
-			p := Placement{Request: &r, Node: node}
-			if !n.f.chooseCards(&r, node, &p.Cards) || txn.Grant(p) != nil {
+			p, ok := n.f.Fit(&r, node)
+			if !ok || txn.Grant(p) != nil {
 				break
 			}
 			v.Placements = append(v.Placements, p)

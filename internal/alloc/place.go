@@ -46,6 +46,12 @@ func (f *Fleet) refusals(out []Reason, r *Request, n int) []Reason {
 		return out
 	}
 	start, fit := len(out), 0
+	if r.MIG != "" {
+		for c := range int(f.offset[n+1] - f.offset[n]) {
+			out = append(out, Reason{Node: n, Device: c, Code: LackMIG})
+		}
+		return out
+	}
 	smallest := r.share(0)
 	for i := range r.cards() {
 		if s := r.share(i); larger(smallest, s) {
@@ -72,7 +78,9 @@ func (j *judge) explain(p *Placement) (float64, []TermScore) {
 	v.N = copy(v.After[:], j.f.FreeCards(p.Node))
 	for i := range p.Cards.Len() {
 		c := p.Cards.At(i)
-		if v.After[c] -= p.Request.share(i).Compute; p.Request.Mode == Exclusive || p.Request.Mode == TimeSharing {
+		if p.Request.MIG != "" {
+			v.After[c] -= j.f.migCompute(p.Request.MIG, int(j.f.offset[p.Node])+c)
+		} else if v.After[c] -= p.Request.share(i).Compute; p.Request.Mode == Exclusive || p.Request.Mode == TimeSharing {
 			v.After[c] = 0
 		}
 	}
@@ -94,9 +102,9 @@ func Count(reasons []Reason) map[Code]int {
 
 // Fit puts a request on a given node if it fits there: the cards by their links, without comparing nodes.
 func (f *Fleet) Fit(r *Request, node int) (Placement, bool) {
-	p := Placement{Request: r, Node: node}
-	if f.refuseNode(r, node).Code != Fits {
-		return p, false
+	var cards Cards
+	if f.refuseNode(r, node).Code != Fits || r.cards() > 0 && !f.chooseCards(r, node, &cards) {
+		return Placement{}, false
 	}
-	return p, r.cards() == 0 || f.chooseCards(r, node, &p.Cards)
+	return f.placement(r, node, cards), true
 }

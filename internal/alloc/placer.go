@@ -42,7 +42,7 @@ func (p *Placer) Decide(r *Request) (Placement, bool) {
 		return Placement{}, false
 	}
 	_, cards := p.j.rate(r, best)
-	return Placement{Request: r, Node: best, Cards: cards}, true
+	return p.j.f.placement(r, best, cards), true
 }
 
 func (p *Placer) bestScan(r *Request) int {

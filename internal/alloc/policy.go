@@ -103,7 +103,7 @@ func (j *judge) rate(r *Request, n int) (float64, Cards) {
 	if r.cards() == 0 {
 		return j.sum(v), v.Cards
 	}
-	if r.Count == 1 && len(r.Shares) == 0 && !r.Share.Whole() && r.Mode != TimeSharing && r.Mode != Exclusive {
+	if r.Count == 1 && len(r.Shares) == 0 && r.MIG == "" && !r.Share.Whole() && r.Mode != TimeSharing && r.Mode != Exclusive {
 		return j.ratePart(v, r)
 	}
 	if !f.chooseCards(r, n, &v.Cards) {
@@ -111,6 +111,9 @@ func (j *judge) rate(r *Request, n int) (float64, Cards) {
 	}
 	for i := range v.Cards.Len() {
 		s := r.share(i)
+		if r.MIG != "" {
+			s.Compute = f.migCompute(r.MIG, int(f.offset[n])+v.Cards.At(i))
+		}
 		if r.Mode == Exclusive || r.Mode == TimeSharing {
 			v.After[v.Cards.At(i)] = 0
 		} else {
@@ -199,6 +202,9 @@ func (j *judge) sum(v *View) float64 {
 func (f *Fleet) chooseCards(r *Request, n int, out *Cards) bool {
 	count, base, cards := r.cards(), int(f.offset[n]), int(f.offset[n+1]-f.offset[n])
 	*out = Cards{}
+	if r.MIG != "" {
+		return f.chooseMIG(r, n, out)
+	}
 	if len(r.Shares) > 0 || r.Mode == TimeSharing || r.Mode == Exclusive {
 		return f.chooseEach(r, n, out)
 	}

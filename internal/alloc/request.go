@@ -77,7 +77,7 @@ type Request struct {
 	Count    int       // cards; 0 asks for CPU and host memory only
 	Share    Share     // taken of each card
 	Shares   []Share   // one per card where they differ (cGPU's "3,1"); overrides Share, sets Count
-	MIG      string    // a MIG profile name instead of a share; refused with LackMIG for now
+	MIG      string    // a MIG profile name instead of a share; one instance, Count 1
 	Models   []gpu.Model
 	Pool     gpu.Pool
 	Tier     gpu.Tier
@@ -111,6 +111,9 @@ func (r *Request) Validate() error {
 	}
 	if r.Class >= classCount {
 		bad("class", r.Class, "online, offline, notebook")
+	}
+	if r.MIG != "" && (r.cards() != 1 || r.share(0) != (Share{}) || r.Mode != Shared) {
+		bad("mig", r.MIG, "count 1, no share and mode shared beside a MIG profile")
 	}
 	for i := range r.cards() {
 		s := r.share(i)

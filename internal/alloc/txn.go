@@ -34,6 +34,7 @@ type Placement struct {
 	Request *Request
 	Node    int
 	Cards   Cards
+	Start   uint8 // first memory slice of a MIG instance
 }
 
 // Grant is a placement that holds its resources.
@@ -128,6 +129,12 @@ func (f *Fleet) check(p *Placement) error {
 			return fmt.Errorf("grant %q on %s: card %d is absent or named twice", r.ID, f.names[p.Node], card)
 		}
 		seen |= 1 << card
+		if r.MIG != "" {
+			if !f.migFits(r.MIG, int(f.offset[p.Node])+card, p.Start) {
+				return fmt.Errorf("grant %q on %s: card %d: %v", r.ID, f.names[p.Node], card, LackMIG)
+			}
+			continue
+		}
 		if why := f.refuseCard(r.share(i), r.Mode, p.Node, card); why.Code != Fits {
 			return fmt.Errorf("grant %q on %s: %v", r.ID, f.names[p.Node], why)
 		}
@@ -157,6 +164,9 @@ func (f *Fleet) apply(g *Grant, sign int32) {
 		case Exclusive:
 			f.sealed[d] += uint8(sign)
 			s.Compute = gpu.Card
+		}
+		if r.MIG != "" {
+			s = f.migTake(r.MIG, d, g.Start)
 		}
 		if s.Whole() {
 			s.Compute, s.Memory = gpu.Card, f.vramCap[d]

@@ -85,6 +85,7 @@ type Device struct {
 	PCIe       PCIe
 	Health     Health
 	MIG        []MIGInstance // instances present now; empty when MIG is off
+	Profiles   []MIGProfile  // instance sizes the card offers in MIG mode
 	MIGMode    bool          // the card is in MIG mode (changing it needs a reset and root)
 }
 
