@@ -27,6 +27,9 @@ type Engine interface {
 type Card interface {
 	Info() kernel.CardInfo
 	Memory() (total, used int64, err error)
+	// Reconcile compares charges with the card; baseline is what it held when
+	// no tenant was there.
+	Reconcile(baseline int64) (kernel.Drift, error)
 	Configure(governor.Config) error
 	Governor() governor.State
 	Run(ctx context.Context) error

@@ -88,7 +88,16 @@ func (w *Worker) reconcile(now time.Time) {
 		} else if c.quiet++; c.quiet >= quietLooks && c.baseline != used {
 			c.baseline, moved = used, true
 		}
-		drift := used - c.baseline - w.charged(i)
+		baseline := c.baseline
+		w.mu.Unlock()
+		d, err := c.card.Reconcile(baseline)
+		if err != nil {
+			w.log.Warn("charges cannot be compared", "card", i, "error", err)
+			continue
+		}
+		w.mu.Lock()
+		drift := d.DriftBytes
+		c.drift = drift
 		if alarm := drift > w.cfg.DriftAlarm || -drift > w.cfg.DriftAlarm; alarm != c.alarmed {
 			c.alarmed = alarm
 			w.log.Warn("charges and the card's own figure", "card", i, "differ", alarm, "drift", Size(drift), "used", Size(used))
@@ -183,7 +192,7 @@ func (w *Worker) cardStatus(i int, c *cardState, governed map[string]map[int]gov
 		cs.Promised += p.Memory
 	}
 	cs.Charged = w.charged(i)
-	cs.Drift = cs.Used - cs.Baseline - cs.Charged
+	cs.Drift = c.drift
 	g := c.card.Governor()
 	cs.Cycle, cs.Slots = g.Cycle, g.Slots
 	for _, ts := range g.Tenants {

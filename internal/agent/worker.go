@@ -64,7 +64,8 @@ type cardState struct {
 	total    int64
 	used     int64
 	baseline int64
-	quiet    int // looks in a row without a tenant
+	drift    int64 // used that no charge explains, as last compared
+	quiet    int   // looks in a row without a tenant
 	alarmed  bool
 }
 

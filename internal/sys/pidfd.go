@@ -76,8 +76,27 @@ func ThreadGroup(tid int) (int, error) {
 	return n, nil
 }
 
-// kcmpFile is KCMP_FILE of linux/kcmp.h.
-const kcmpFile = 0
+// KCMP_FILE and KCMP_FILES of linux/kcmp.h.
+const (
+	kcmpFile  = 0
+	kcmpFiles = 2
+)
+
+// SameTable reports whether two threads share one descriptor table.
+func SameTable(tid1, tid2 int) bool {
+	r, _, e := unix.Syscall6(unix.SYS_KCMP, uintptr(tid1), uintptr(tid2), kcmpFiles, 0, 0, 0)
+	return e == 0 && r == 0
+}
+
+// Filtered reports whether a process runs under a seccomp filter, as far as
+// can be seen: a process that cannot be looked at counts as filtered.
+func Filtered(pid int) bool {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
+	if err != nil {
+		return !errors.Is(err, os.ErrNotExist)
+	}
+	return !bytes.Contains(b, []byte("\nSeccomp:\t0\n"))
+}
 
 // SameFile reports whether two descriptors of two processes are one open file
 // description. It needs ptrace rights over both.

@@ -158,20 +158,19 @@ func (v VidHeap) VRAM() bool { return v.Function.Allocates() && vram(v.Attr, v.F
 
 // Location of a memory object: bits 26:25 of its attributes (NVOS32_ATTR_LOCATION).
 const (
-	attrLocationShift  = 25
-	attrLocationMask   = 3
-	attrLocationVidmem = 0
-	memFlagVirtual     = 0x00080000 // NVOS32_ALLOC_FLAGS_VIRTUAL
+	attrLocationShift = 25
+	attrLocationMask  = 3
+	attrLocationPCI   = 1
+	memFlagVirtual    = 0x00080000 // NVOS32_ALLOC_FLAGS_VIRTUAL
 )
 
-// vram says whether attributes and flags ask for device memory. Location "any" is counted as device memory:
-// the driver prefers it, and a quota must not be escaped by leaving the choice open.
+// vram says whether attributes and flags ask for device memory. Everything but plain host memory is counted:
+// the driver prefers the device where it is left the choice, and a quota must not be escaped by an odd value.
 func vram(attr, flags uint32) bool {
 	if flags&memFlagVirtual != 0 {
 		return false
 	}
-	loc := attr >> attrLocationShift & attrLocationMask
-	return loc == attrLocationVidmem || loc == 3
+	return attr>>attrLocationShift&attrLocationMask != attrLocationPCI
 }
 
 // SizeMemoryParams is sizeof(NV_MEMORY_ALLOCATION_PARAMS).

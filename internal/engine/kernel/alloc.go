@@ -28,6 +28,16 @@ const hugeGranule = 2 << 20
 // maxVRAM is above any card and low enough that sums cannot overflow.
 const maxVRAM = 1 << 50
 
+// reserveVRAM rounds a request up to what the driver takes at most: it backs
+// larger ones with huge pages.
+func reserveVRAM(n uint64) (int64, bool) {
+	got, ok := roundVRAM(n)
+	if got > hugeGranule/2 {
+		got = (got + hugeGranule - 1) &^ (hugeGranule - 1)
+	}
+	return got, ok
+}
+
 func roundVRAM(n uint64) (int64, bool) {
 	if n > maxVRAM {
 		return 0, false
@@ -191,7 +201,7 @@ func (p *purchase) planMemory(row nvidia.ClassRow, params []byte) *denial {
 	if !m.VRAM() {
 		return nil
 	}
-	n, ok := roundVRAM(m.Size)
+	n, ok := reserveVRAM(m.Size)
 	if !ok {
 		return &denial{status: nvidia.StatusNoMemory, quota: true, why: "absurd size"}
 	}
@@ -216,7 +226,7 @@ func (p *purchase) planFabric(params []byte) *denial {
 	if attached != 0 {
 		return nil
 	}
-	n, ok := roundVRAM(size)
+	n, ok := reserveVRAM(size)
 	if !ok {
 		return &denial{status: nvidia.StatusNoMemory, quota: true, why: "absurd size"}
 	}
@@ -266,7 +276,8 @@ func (s *Session) settle(k *call, done nvidia.Alloc, p *purchase, params []byte)
 	if p.vram {
 		o.mem = &memory{bytes: p.bytes}
 		if m, err := nvidia.DecodeMemoryParams(params); err == nil && p.class != nvidia.ClassMemoryFabric {
-			if got, ok := roundVRAM(m.Size); ok && got > p.bytes {
+			// The driver writes the size it really took.
+			if got, ok := roundVRAM(m.Size); ok && got > 0 {
 				o.mem.bytes = got
 			}
 		}
@@ -482,7 +493,7 @@ func (s *Session) vidHeap(k *call) answer {
 func (s *Session) heapAlloc(k *call, v nvidia.VidHeap) answer {
 	p := &purchase{class: nvidia.ClassMemoryLocalUser, parent: v.Parent}
 	if v.VRAM() {
-		n, ok := roundVRAM(v.Size)
+		n, ok := reserveVRAM(v.Size)
 		if !ok {
 			return s.denyQuota(k, heapStatus, "absurd size")
 		}
@@ -501,7 +512,7 @@ func (s *Session) heapAlloc(k *call, v nvidia.VidHeap) answer {
 			o := &object{handle: done.Memory, parent: done.Parent, class: p.class}
 			if p.vram {
 				o.mem = &memory{bytes: p.bytes}
-				if got, ok := roundVRAM(done.Size); ok && got > p.bytes {
+				if got, ok := roundVRAM(done.Size); ok && got > 0 {
 					o.mem.bytes = got
 				}
 			}
@@ -554,13 +565,9 @@ func (s *Session) allocMemory(k *call) answer {
 	}
 	p := &purchase{class: a.Class, parent: a.Parent}
 	if row.VRAM {
-		n, ok := roundVRAM(a.Length())
+		n, ok := reserveVRAM(a.Length())
 		if !ok {
 			return s.denyQuota(k, memoryStatus, "absurd size")
-		}
-		if n >= hugeGranule {
-			// The driver backs it with huge pages and does not say so.
-			n = (n + hugeGranule - 1) &^ (hugeGranule - 1)
 		}
 		p.vram, p.bytes = true, n
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"runtime"
 	"sync"
 	"time"
@@ -65,6 +66,21 @@ func (c *Card) Configure(gc governor.Config) error {
 	c.applySlices()
 	c.wake()
 	return nil
+}
+
+// belongs reports whether a process is known to be a tenant's.
+func (c *Card) belongs(pid int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range c.sessions {
+		s.mu.Lock()
+		known := s.procs[pid] != nil
+		s.mu.Unlock()
+		if known {
+			return true
+		}
+	}
+	return pid == os.Getpid()
 }
 
 // admit puts a tenant under the governor.

@@ -123,6 +123,10 @@ func mmapSteps() []step {
 		when(bpf.JumpBitsNotSet, unix.MAP_SHARED, toAllow),
 		load(offset), when(bpf.JumpNotEqual, 0, toNotify),
 		load(offset + highWord), when(bpf.JumpNotEqual, 0, toNotify),
+		// Offset 0 belongs to address 0, which takes MAP_FIXED and a privilege.
+		load(flags), when(bpf.JumpBitsNotSet, unix.MAP_FIXED|unix.MAP_FIXED_NOREPLACE, toAllow),
+		load(dataArg0), when(bpf.JumpNotEqual, 0, toAllow),
+		load(dataArg0 + highWord), when(bpf.JumpEqual, 0, toNotify),
 	}
 }
 

@@ -86,21 +86,25 @@ func (s *Session) planGroup(p *purchase, a nvidia.Alloc, params []byte) *denial 
 		p.overhead = s.card.overhead
 	}
 	p.group = &group{engine: g.EngineType, client: a.Root}
-	return s.fewGroups()
+	return s.fewGroups(g.EngineType)
 }
 
 // fewGroups refuses a TSG beyond the bound: each one more costs everybody on
 // the card a switch a round.
-func (s *Session) fewGroups() *denial {
+func (s *Session) fewGroups(e nvidia.EngineType) *denial {
 	s.card.mu.Lock()
 	defer s.card.mu.Unlock()
-	n := 0
-	for _, o := range s.card.owner {
-		if o == s {
-			n++
+	n, contexts := 0, 0
+	for id, o := range s.card.owner {
+		if o != s {
+			continue
+		}
+		n++
+		if s.card.groups[id].engine.Kind() == nvidia.KindGraphics {
+			contexts++
 		}
 	}
-	if n >= maxGroups {
+	if n >= maxGroups || (contexts >= maxContexts && e.Kind() == nvidia.KindGraphics) {
 		return &denial{status: nvidia.StatusInsufficientResources, why: "more TSGs than one tenant may have"}
 	}
 	return nil
@@ -132,7 +136,7 @@ func (s *Session) planChannel(p *purchase, a nvidia.Alloc, params []byte) *denia
 		return &denial{status: nvidia.StatusInvalidObjectParent, why: "channel on " + c.EngineType.String() + " outside a TSG"}
 	}
 	p.group, p.channel = &group{engine: c.EngineType, bare: true, client: a.Root}, true
-	return s.fewGroups()
+	return s.fewGroups(c.EngineType)
 }
 
 // govern puts a new TSG or channel under the governor before its allocation is

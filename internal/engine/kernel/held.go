@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -36,7 +38,8 @@ type fileOps interface {
 	same(a, b File) bool
 	// find returns a process and descriptor number that lead to the file, not
 	// counting this process. It looks at (pid, fd) first, then at all of pid's
-	// descriptors, then, if everywhere, at those of every process.
+	// descriptors, then, if everywhere, at those of every process that is under
+	// a call filter, as all of a tenant's are.
 	find(f File, pid, fd int, everywhere bool) (int, int, bool)
 }
 
@@ -80,7 +83,7 @@ func (systemFiles) find(f File, pid, fd int, everywhere bool) (int, int, bool) {
 	}
 	for _, p := range procs {
 		other, err := strconv.Atoi(p.Name())
-		if err != nil || other == self || other == pid {
+		if err != nil || other == self || other == pid || !sys.Filtered(other) {
 			continue
 		}
 		if n, ok := findIn(f, link, other); ok {
@@ -90,9 +93,28 @@ func (systemFiles) find(f File, pid, fd int, everywhere bool) (int, int, bool) {
 	return 0, 0, false
 }
 
-// findIn looks for the file among the descriptors of one process.
+// findIn looks for the file among the descriptors of one process: in every
+// thread's table, as threads may have tables of their own and the first one
+// may have ended before the others.
 func findIn(f File, link string, pid int) (int, bool) {
-	dir := "/proc/" + strconv.Itoa(pid) + "/fd"
+	tasks, err := os.ReadDir("/proc/" + strconv.Itoa(pid) + "/task")
+	if err != nil {
+		return 0, false
+	}
+	for _, t := range tasks {
+		tid, err := strconv.Atoi(t.Name())
+		if err != nil || (tid != pid && sys.SameTable(pid, tid)) {
+			continue
+		}
+		if n, ok := findInThread(f, link, tid); ok {
+			return n, true
+		}
+	}
+	return 0, false
+}
+
+func findInThread(f File, link string, tid int) (int, bool) {
+	dir := "/proc/" + strconv.Itoa(tid) + "/fd"
 	fds, err := os.ReadDir(dir)
 	if err != nil {
 		return 0, false
@@ -106,7 +128,7 @@ func findIn(f File, link string, pid int) (int, bool) {
 		if err != nil {
 			continue
 		}
-		if ok, err := sys.SameFile(self, f.FD, pid, n); err == nil && ok {
+		if ok, err := sys.SameFile(self, f.FD, tid, n); err == nil && ok {
 			return n, true
 		}
 	}
@@ -147,7 +169,8 @@ const (
 	maxHeld      = 1024
 	maxProcesses = 4096
 	maxObjects   = 1 << 18
-	maxGroups    = 256 // TSGs and bare channel sets: more only cost everybody switches
+	maxGroups    = 256 // TSGs and bare channel sets
+	maxContexts  = 32  // of these, graphics TSGs: each more costs everybody a switch a round
 )
 
 var errTooMany = errors.New("more than one tenant may have")
@@ -156,6 +179,7 @@ var errTooMany = errors.New("more than one tenant may have")
 // not show as come back stays charged as limbo: the driver may still be
 // tearing down, or something the ledger does not know of has a reference.
 func (s *Session) release(h *held) {
+	s.withdraw(h)
 	c := s.card
 	c.memory.Lock()
 	_, before, err1 := c.control.memory()
@@ -178,15 +202,87 @@ func (s *Session) release(h *held) {
 	s.mu.Unlock()
 	c.memory.Unlock()
 	s.retire(gone)
+	s.haunt(gone)
+}
+
+// ghost is a channel whose file was given up. If the driver still knows it
+// some time later, the tenant keeps the file where it cannot be seen (in a
+// message on its way, in a mapping), and works on ungoverned.
+type ghost struct {
+	list  []nvidia.ChannelRef
+	since time.Time
+}
+
+// ghostFor is how long the driver may take to tear a client down.
+const ghostFor = 5 * time.Second
+
+func (s *Session) haunt(gone freed) {
+	var list []nvidia.ChannelRef
+	for _, o := range gone {
+		if o.class.IsChannel() && o.group != nil {
+			list = append(list, nvidia.ChannelRef{Client: o.group.client, Channel: o.handle})
+		}
+	}
+	if len(list) > 0 {
+		s.ghosts = append(s.ghosts, ghost{list, time.Now()})
+	}
+}
+
+// exorcise looks at the ghosts, at most once a second. Enabling is harmless:
+// the driver answers it for channels that exist and refuses it for others.
+func (s *Session) exorcise(now time.Time) {
+	kept := s.ghosts[:0]
+	for _, g := range s.ghosts {
+		if now.Sub(g.since) < ghostFor {
+			kept = append(kept, g)
+			continue
+		}
+		dead, err := s.card.control.disable(false, g.list)
+		if err == nil && len(dead) < len(g.list) {
+			s.violation("channels outlive the last descriptor of their file")
+		}
+	}
+	s.ghosts = kept
+}
+
+// withdraw takes the groups of a file's clients out of the governor and thaws
+// them, so that the driver does not have to tear down, with its lock held,
+// channels that it would wait for in vain.
+func (s *Session) withdraw(h *held) {
+	s.mu.Lock()
+	var groups []*group
+	for _, c := range s.ledger.clients {
+		if c.held != h.id {
+			continue
+		}
+		for _, o := range c.objects {
+			if o.group != nil && o.handle == o.group.handle {
+				groups = append(groups, o.group)
+			}
+		}
+	}
+	s.mu.Unlock()
+	c := s.card
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var list []nvidia.ChannelRef
+	for _, g := range groups {
+		for _, ch := range g.channels {
+			list = append(list, nvidia.ChannelRef{Client: g.client, Channel: ch})
+		}
+		c.remove(g)
+	}
+	if len(list) > 0 && c.gov.Frozen(s.tenant) {
+		if _, err := c.control.disable(false, list); err != nil {
+			s.log.Debug("thaw before release", "tenant", s.tenant, "err", err)
+		}
+	}
 }
 
 // sweep gives up the files that the tenant has no more, and follows those that
 // moved to another number or process.
 func (s *Session) sweep() {
-	s.mu.Lock()
-	list := append([]*held(nil), s.held...)
-	s.mu.Unlock()
-	for _, h := range list {
+	for _, h := range s.heldFiles() {
 		pid, fd, ok := s.ops.find(h.file, h.pid, h.fd, true)
 		if !ok {
 			s.release(h)
@@ -199,6 +295,18 @@ func (s *Session) sweep() {
 			s.log.Warn("cannot follow a process", "tenant", s.tenant, "pid", pid, "err", err)
 		}
 	}
+}
+
+// heldFiles lists the held files, address spaces first: what is mapped into
+// them refers to objects of the clients.
+func (s *Session) heldFiles() []*held {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := append([]*held(nil), s.held...)
+	slices.SortStableFunc(list, func(a, b *held) int {
+		return int(boolWord(b.file.Kind == UVMFile)) - int(boolWord(a.file.Kind == UVMFile))
+	})
+	return list
 }
 
 // setSlice sets a group's hardware time slice, on the file that owns it. The

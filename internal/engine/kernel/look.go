@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/penstock-gpu/penstock/internal/sys"
 )
 
 // sweepEvery is how often files that the tenant may have closed are looked for.
@@ -25,20 +27,13 @@ func (s *Session) look() {
 		s.swept = now
 	}
 	due := now.Sub(s.swept) >= sweepEvery
-	if !due && len(s.ledger.pending) == 0 && s.auditAt.IsZero() {
+	if !due && len(s.ledger.pending) == 0 {
 		s.mu.Unlock()
 		return
 	}
 	pids := map[int]bool{}
 	for _, p := range s.ledger.pending {
 		pids[p.pid] = true
-	}
-	audit := !s.auditAt.IsZero() && now.After(s.auditAt)
-	if audit {
-		s.auditAt = time.Time{}
-		if now.Before(s.suspectUntil) {
-			s.auditAt = now.Add(sweepEvery)
-		}
 	}
 	if due {
 		for pid := range s.ledger.mapped {
@@ -49,26 +44,52 @@ func (s *Session) look() {
 	for pid := range pids {
 		s.inspect(pid)
 	}
-	if due {
-		s.swept = now
-		s.sweep()
+	if !due {
+		return
 	}
-	if audit {
+	s.swept = now
+	s.sweep()
+	s.exorcise(now)
+	if s.suspected {
 		s.card.audit(s)
 	}
 }
 
-// suspicious notes that a call runs in the tenant that another thread could
-// turn into an allocation. The card is compared with the charges when it has
-// had time to run, and for a while after: a tenant can hold its own call up.
-// The lock is held.
-func (s *Session) suspicious() {
-	now := time.Now()
-	s.suspectUntil = now.Add(suspectFor)
-	s.auditAt = now.Add(unseenWait)
+// Bounds on how long a call that runs in the tenant, and that another thread
+// could turn into an allocation, may take. No driver call of that kind takes
+// a millisecond; a tenant that holds its own call up longer than the second
+// bound means to.
+const (
+	watchRunning = 2 * time.Millisecond // a thread on a processor may have left the call
+	watchBlocked = time.Second
+)
+
+// watch waits until a suspicious call has ended, and compares the card with the
+// charges before any other call of the tenant is served: whatever the call was
+// turned into cannot have been used.
+func (s *Session) watch(th *thread, n sys.Notification) {
+	s.suspected = true
+	for start := time.Now(); ; time.Sleep(50 * time.Microsecond) {
+		call, running, ok := inCall(th.tgid, th.tid)
+		if !ok || (running && time.Since(start) > watchRunning) {
+			break
+		}
+		waits, _ := s.poll.state()
+		same := call.nr == n.NR && call.args == [3]uint64(n.Args[:3])
+		if !running && (!same || waits) {
+			break // blocked elsewhere, or in a call like this one that waits for us
+		}
+		if time.Since(start) > watchBlocked {
+			s.violation("a call that must run in the tenant was held up")
+			break
+		}
+	}
+	s.card.audit(s)
 }
 
-const suspectFor = 30 * time.Second
+// suspicious notes that the call being served runs in the tenant and could be
+// turned into an allocation by another thread.
+func (s *Session) suspicious() { s.suspect = s.level == Strict }
 
 // reclaim looks for memory that came back without a call, before a request is
 // refused for want of it. It reports whether there was any.
@@ -94,7 +115,10 @@ func (s *Session) reclaim() bool {
 }
 
 // mapping is one line of /proc/PID/maps.
-type mapping struct{ start, end, offset uint64 }
+type mapping struct {
+	start, end, offset uint64
+	path               string
+}
 
 // managedLike reports whether the mapping can be a managed range: the driver
 // insists on offset == address.
@@ -107,7 +131,8 @@ func (s *Session) inspect(pid int) {
 	s.mu.Lock()
 	gone := map[int]bool{}
 	for _, p := range s.ledger.pending {
-		if p.pid == pid && (p.left || leftMmap(p.pid, p.tid)) {
+		call, running, ok := inCall(p.pid, p.tid)
+		if p.pid == pid && (p.left || !ok || (!running && call.nr != unix.SYS_MMAP)) {
 			gone[p.tid] = true
 		}
 	}
@@ -136,23 +161,43 @@ func (s *Session) inspect(pid int) {
 	s.record(entryManaged(pid, total))
 }
 
-// leftMmap reports that a thread is certainly not inside an mmap call: it is
-// gone, or it is blocked in another call. A running one may be about to enter.
-func leftMmap(pid, tid int) bool {
+// blockedCall is the system call that a thread is blocked in.
+type blockedCall struct {
+	nr   int
+	args [3]uint64
+}
+
+// inCall says what a thread is blocked in. A running thread may be on its way
+// into or out of a call; ok is false for one that is gone.
+func inCall(pid, tid int) (call blockedCall, running, ok bool) {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/task/" + strconv.Itoa(tid) + "/syscall")
 	if err != nil {
-		return true
+		return call, false, false
 	}
-	nr, _, _ := strings.Cut(string(b), " ")
-	n, err := strconv.Atoi(nr)
-	return err == nil && n != unix.SYS_MMAP
+	f := strings.Fields(string(b))
+	if len(f) < 4 {
+		return call, true, true // "running"
+	}
+	if call.nr, err = strconv.Atoi(f[0]); err != nil {
+		return call, true, true
+	}
+	for i := range call.args {
+		call.args[i], _ = strconv.ParseUint(strings.TrimPrefix(f[1+i], "0x"), 16, 64)
+	}
+	return call, false, true
 }
 
 // readMaps returns the file mappings of a process by start address. Adjacent
 // lines of one file range are joined, as splitting protections does not end a
 // managed range.
+//
+// The first thread may have ended before the others, and shows nothing then.
 func readMaps(pid int) (map[uint64]mapping, error) {
-	f, err := os.Open("/proc/" + strconv.Itoa(pid) + "/maps")
+	tid := pid
+	if tasks, err := os.ReadDir("/proc/" + strconv.Itoa(pid) + "/task"); err == nil && len(tasks) > 0 {
+		tid, _ = strconv.Atoi(tasks[len(tasks)-1].Name())
+	}
+	f, err := os.Open("/proc/" + strconv.Itoa(tid) + "/maps")
 	if err != nil {
 		return nil, fmt.Errorf("address space of %d: %w", pid, err)
 	}
@@ -181,5 +226,46 @@ func parseMapping(line string) (mapping, bool) {
 	if !ok || err1 != nil || err2 != nil || err3 != nil {
 		return mapping{}, false
 	}
-	return mapping{start, end, off}, true
+	m := mapping{start: start, end: end, offset: off}
+	if len(f) > 5 {
+		m.path = f[5]
+	}
+	return m, true
+}
+
+// inherit looks, when a process with managed ranges ends, for others that have
+// them too: its address space may have been shared with a process that never
+// called the driver itself.
+func (s *Session) inherit(pid int) {
+	s.mu.Lock()
+	had := s.ledger.mapped[pid] > 0
+	for _, p := range s.ledger.pending {
+		had = had || p.pid == pid
+	}
+	s.mu.Unlock()
+	if _, over := s.poll.state(); !had || over {
+		return
+	}
+	procs, err := os.ReadDir("/proc")
+	if err != nil {
+		return
+	}
+	for _, e := range procs {
+		other, err := strconv.Atoi(e.Name())
+		if err != nil || other == pid || !sys.Filtered(other) || s.card.belongs(other) {
+			continue
+		}
+		maps, err := readMaps(other)
+		if err != nil {
+			continue
+		}
+		for _, m := range maps {
+			if m.managedLike() && strings.HasSuffix(m.path, "nvidia-uvm") {
+				if err := s.follow(other); err == nil {
+					s.inspect(other)
+				}
+				break
+			}
+		}
+	}
 }

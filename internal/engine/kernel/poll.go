@@ -82,6 +82,16 @@ func (p poller) wait(d time.Duration) (events, error) {
 	return e, nil
 }
 
+// state reports whether a call waits to be taken, and whether the tenant's last
+// task is gone.
+func (p poller) state() (pending, over bool) {
+	fds := []unix.PollFd{{Fd: int32(p.listener), Events: unix.POLLIN}}
+	if n, err := unix.Poll(fds, 0); err != nil || n == 0 {
+		return false, false
+	}
+	return fds[0].Revents&unix.POLLIN != 0, fds[0].Revents&unix.POLLHUP != 0
+}
+
 func (p poller) close() {
 	unix.Close(p.epoll)
 	unix.Close(p.wakeup)

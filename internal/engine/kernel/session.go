@@ -52,16 +52,17 @@ type Session struct {
 	ops      fileOps
 	swept    time.Time // last look for closed files
 
-	mu       sync.Mutex
-	ledger   *ledger
-	journal  *journal
-	procs    map[int]*process
-	held     []*held
-	lastHeld int
-	// When the card is to be compared with the charges, and until when again.
-	auditAt, suspectUntil time.Time
-	refusal               map[string]uint64
-	broken                string // violation that ended the session
+	mu        sync.Mutex
+	ledger    *ledger
+	journal   *journal
+	procs     map[int]*process
+	ghosts    []ghost
+	held      []*held
+	lastHeld  int
+	suspect   bool // the call being served could become an allocation in the tenant
+	suspected bool // there was such a call
+	refusal   map[string]uint64
+	broken    string // violation that ended the session
 }
 
 // serveWait is how long the loop sleeps at most between looks at what it
@@ -110,7 +111,7 @@ func (s *Session) Run(ctx context.Context) error {
 func (s *Session) patience() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.ledger.pending) > 0 || (!s.auditAt.IsZero() && time.Until(s.auditAt) < idleWait/2) {
+	if len(s.ledger.pending) > 0 {
 		return unseenWait
 	}
 	return idleWait
@@ -147,13 +148,20 @@ func (s *Session) answer(n sys.Notification) error {
 	start := time.Now()
 	defer func() { s.count.serving.Add(int64(time.Since(start))) }()
 	var c caller = &trapped{thread: th, listener: fd, id: n.ID, files: s.files}
-	if s.recorder == nil {
-		return s.reply(n.ID, s.serve(c, n))
+	finish := func(answer) {}
+	if s.recorder != nil {
+		c, finish = s.recorder.begin(c, n)
 	}
-	c, finish := s.recorder.begin(c, n)
 	a := s.serve(c, n)
 	finish(a)
-	return s.reply(n.ID, a)
+	if err := s.reply(n.ID, a); err != nil {
+		return err
+	}
+	if s.suspect && a.cont {
+		s.watch(th, n)
+	}
+	s.suspect = false
+	return nil
 }
 
 func (s *Session) reply(id uint64, a answer) error {
@@ -210,6 +218,7 @@ func (s *Session) follow(pid int) error {
 // exit forgets a process that ended, and gives up the files that nobody else
 // has.
 func (s *Session) exit(pid int) {
+	s.inherit(pid)
 	s.mu.Lock()
 	p := s.procs[pid]
 	delete(s.procs, pid)
@@ -221,6 +230,9 @@ func (s *Session) exit(pid int) {
 	}
 	s.poll.removeProcess(p.pidfd)
 	unix.Close(p.pidfd)
+	if _, over := s.poll.state(); over {
+		return // nobody is left who could have the files: finish gives them up
+	}
 	s.sweep()
 }
 
@@ -229,7 +241,6 @@ func (s *Session) exit(pid int) {
 func (s *Session) finish() {
 	s.card.leave(s.tenant)
 	s.mu.Lock()
-	list := append([]*held(nil), s.held...)
 	procs := s.procs
 	s.procs = map[int]*process{}
 	s.mu.Unlock()
@@ -240,9 +251,12 @@ func (s *Session) finish() {
 		s.ledger.dropProcess(p.pid)
 		s.mu.Unlock()
 	}
-	for _, h := range list {
+	for _, h := range s.heldFiles() {
 		s.release(h)
 	}
+	s.mu.Lock()
+	s.ledger.limbo = 0 // there is nobody left to charge
+	s.mu.Unlock()
 }
 
 // violation ends a tenant that was caught breaking the boundary.
