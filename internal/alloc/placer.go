@@ -19,6 +19,9 @@ type ranking struct {
 	tree     []int32  // winner of each pair; tree[1] is the best node; leaves start at len/2
 }
 
+// maxShapes bounds the memory of the caches: 16 bytes a shape and node. Beyond it they start afresh.
+const maxShapes = 4096
+
 // NewPlacer makes a placer with caches.
 func NewPlacer(f *Fleet, p *Policy) *Placer {
 	j := newJudge(f, p)
@@ -62,6 +65,9 @@ func (p *Placer) bestCached(r *Request) int {
 	key := r.shape()
 	k := p.shapes[key]
 	if k == nil {
+		if len(p.shapes) >= maxShapes {
+			clear(p.shapes)
+		}
 		k = p.newRanking(r)
 		p.shapes[key] = k
 	} else {

@@ -188,17 +188,16 @@ func (r *Request) Kind() Kind {
 
 // shape is the comparable part of a request: two requests of one shape get the same scores everywhere.
 type shape struct {
-	cpu      gpu.Milli
-	memory   gpu.Bytes
-	count    int
-	share    Share
-	rest     string // per-card shares, models, MIG profile; empty for plain requests
-	pool     gpu.Pool
-	tier     gpu.Tier
-	mode     Mode
-	class    Class
-	rdma     gpu.RDMA
-	priority int32
+	cpu    gpu.Milli
+	memory gpu.Bytes
+	count  int
+	share  Share
+	rest   string // per-card shares, models, MIG profile; empty for plain requests
+	pool   gpu.Pool
+	tier   gpu.Tier
+	mode   Mode
+	class  Class
+	rdma   gpu.RDMA
 }
 
 func (r *Request) shape() shape {

@@ -9,7 +9,7 @@ import (
 
 func boundCmd() *cobra.Command {
 	var w workload
-	var o output
+	var asJSON bool
 	var seeds string
 	cmd := &cobra.Command{
 		Use:   "bound",
@@ -36,7 +36,7 @@ noise of a finite run, for policies that never turn away what fits.`,
 				if err != nil {
 					return err
 				}
-				if o.json {
+				if asJSON {
 					if err := lines(cmd.OutOrStdout(), r); err != nil {
 						return err
 					}
@@ -48,7 +48,7 @@ noise of a finite run, for policies that never turn away what fits.`,
 		},
 	}
 	w.flags(cmd)
-	o.flags(cmd)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a line instead of text")
 	cmd.Flags().StringVar(&seeds, "seeds", "42", "seeds, as numbers and ranges")
 	return cmd
 }
