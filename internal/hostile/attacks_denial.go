@@ -278,7 +278,7 @@ func manyProcesses(t *tenant) error {
 }
 
 func manyThreads(t *tenant) error {
-	err := t.together(200, func(i int, l *lib) error {
+	err := t.together(100, func(i int, l *lib) error {
 		c, err := l.client()
 		if err != nil {
 			return nil
@@ -287,7 +287,7 @@ func manyThreads(t *tenant) error {
 		closeAll(c.fd)
 		return nil
 	})
-	t.tries = 200
+	t.tries = 100
 	return errors.Join(err, t.hold("after many threads"))
 }
 

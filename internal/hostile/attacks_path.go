@@ -44,7 +44,7 @@ func (t *tenant) over(ask func(c *client, h nvidia.Handle) error) error {
 		return err
 	}
 	c.fill(handleFirst)
-	for i := range nvidia.Handle(4) {
+	for i := range nvidia.Handle(2) {
 		_ = t.try(ask(c, handleFirst+0x10000+i*0x1000))
 	}
 	return t.hold("after asking for more")
@@ -174,7 +174,7 @@ func sizeAttacks() []attack {
 			_, err := c.allocMemory(c.fd, m)
 			return err
 		})},
-		{name: "size/tiny-pieces", run: tinyPieces},
+		{name: "size/tiny-pieces", setup: setup{quota: 96 * mib}, run: tinyPieces},
 	}
 }
 
@@ -231,7 +231,7 @@ func tinyPieces(t *tenant) error {
 	if err := c.release(handleFirst); err != nil {
 		return err
 	}
-	for h := handleFirst + 0x10000; t.tries < 9000; h++ {
+	for h := handleFirst + 0x10000; t.tries < 2000; h++ {
 		if _, err := c.vram(h, 1); t.try(err) != nil {
 			break
 		}

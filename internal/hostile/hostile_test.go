@@ -39,14 +39,12 @@ func needCard(t *testing.T) {
 // TestAttacks tries every attack; it fails when one succeeds.
 func TestAttacks(t *testing.T) {
 	needCard(t)
-	for _, a := range attacks() {
-		t.Run(a.name, func(t *testing.T) {
-			if !a.alone {
-				t.Parallel()
-			}
-			s := a.setup
-			s.race = testRace
-			r := try(t.Context(), a, s)
+	results, err := Run(t.Context(), Options{Race: testRace})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range results {
+		t.Run(r.Name, func(t *testing.T) {
 			switch r.Verdict {
 			case Succeeded, Broken:
 				t.Errorf("%s: %s", r.Verdict, r.Detail)
@@ -56,5 +54,8 @@ func TestAttacks(t *testing.T) {
 				t.Log(r.Line())
 			}
 		})
+	}
+	if want := len(Names()); len(results) != want {
+		t.Errorf("%d attacks were tried of %d", len(results), want)
 	}
 }

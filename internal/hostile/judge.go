@@ -28,7 +28,7 @@ const (
 	quietStep     = 5 * time.Millisecond
 	stallLimit    = 1500 * time.Millisecond
 	goneWait      = 3 * time.Second
-	sampleEvery   = 200 * time.Microsecond
+	sampleEvery   = 500 * time.Microsecond
 	victimPresent = 20 * time.Millisecond
 )
 
@@ -166,8 +166,22 @@ func (sc *scene) usage() (attacker, victim time.Duration) {
 // syncCard brings the card's books to the present, as reading its statistics file does.
 func (sc *scene) syncCard() { _, _ = os.ReadFile(sc.dir + "/" + fusedev.StatsFile) }
 
-// measure compares engine time with the shares.
+// measure compares engine time with the shares. What looks like an effect is measured again: a machine that is busy
+// with something else can starve a tenant for a moment, an attack that works goes on working.
 func (sc *scene) measure(d time.Duration) {
+	var found string
+	for range measures {
+		if found = sc.measureOnce(d); found == "" {
+			return
+		}
+	}
+	sc.found("%s", found)
+}
+
+const measures = 3
+
+// measureOnce says what is wrong, if anything.
+func (sc *scene) measureOnce(d time.Duration) string {
 	a0, v0 := sc.usage()
 	start := time.Now()
 	time.Sleep(d)
@@ -175,12 +189,13 @@ func (sc *scene) measure(d time.Duration) {
 	span := float64(time.Since(start))
 	a, v := float64(a1-a0)/span, float64(v1-v0)/span
 	sc.measured = fmt.Sprintf("engine time: attacker %.1f %%, victim %.1f %%", 100*a, 100*v)
-	if a > sc.expectAttacker+shareMargin {
-		sc.found("the attacker got %.0f %% of the card, its share is %.0f %%", 100*a, 100*sc.expectAttacker)
+	switch {
+	case a > sc.expectAttacker+shareMargin:
+		return fmt.Sprintf("the attacker got %.0f %% of the card, its share is %.0f %% (victim %.0f %%)", 100*a, 100*sc.expectAttacker, 100*v)
+	case v < sc.expectVictim-victimMargin:
+		return fmt.Sprintf("the victim got %.0f %% of the card, its share is %.0f %% (attacker %.0f %%)", 100*v, 100*sc.expectVictim, 100*a)
 	}
-	if v < sc.expectVictim-victimMargin {
-		sc.found("the victim got %.0f %% of the card, its share is %.0f %% (attacker %.0f %%)", 100*v, 100*sc.expectVictim, 100*a)
-	}
+	return ""
 }
 
 // killVictim ends the victim. What was its alone must be free afterwards.

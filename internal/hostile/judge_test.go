@@ -32,7 +32,7 @@ func TestJudgeSeesSuccess(t *testing.T) {
 	}{
 		{"time/nothing-special", unsupervised, "the attacker got"},
 		{"time/set-timeslice", unsupervised, "the attacker got"},
-		{"time/freeze-neighbour", unsupervised, "the victim got"},
+		{"time/freeze-neighbour", unsupervised, "the attacker got"},
 		{"channel/bare-on-graphics", unsupervised, "the attacker got"},
 		{"memory/fill-and-more", unsupervised, "over the quota"},
 		{"memory/heap-function-6-every-attribute", unsupervised, "over the quota"},

@@ -57,10 +57,13 @@ func Names() []string {
 // defaultRace is some thousand tries: a try takes two processes and a file system on the way.
 const defaultRace = 700 * time.Millisecond
 
-// beside is how many attacks that are not about time run at once.
-const beside = 3
+// How many attacks run at once: those that are about time, and the others.
+const (
+	besideTimed = 2
+	beside      = 4
+)
 
-// Run tries every attack: those about time one after another, then the others a few at once.
+// Run tries every attack, a few at once.
 func Run(ctx context.Context, o Options) ([]Result, error) {
 	if o.Race == 0 {
 		o.Race = defaultRace
@@ -78,20 +81,18 @@ func Run(ctx context.Context, o Options) ([]Result, error) {
 			o.Each(r)
 		}
 	}
-	slots := make(chan struct{}, beside)
-	var g sync.WaitGroup
-	for _, a := range attacks() {
-		if o.Match != "" && !strings.Contains(a.name, o.Match) || ctx.Err() != nil {
-			continue
+	for _, timed := range []bool{true, false} {
+		slots := make(chan struct{}, map[bool]int{true: besideTimed, false: beside}[timed])
+		var g sync.WaitGroup
+		for _, a := range attacks() {
+			if a.timed != timed || o.Match != "" && !strings.Contains(a.name, o.Match) || ctx.Err() != nil {
+				continue
+			}
+			slots <- struct{}{}
+			g.Go(func() { one(a); <-slots })
 		}
-		if a.alone {
-			one(a)
-			continue
-		}
-		slots <- struct{}{}
-		g.Go(func() { one(a); <-slots })
+		g.Wait()
 	}
-	g.Wait()
 	return out, ctx.Err()
 }
 

@@ -21,7 +21,7 @@ type attack struct {
 	name  string
 	setup setup
 	run   func(*tenant) error
-	alone bool // it is about time: nothing else runs beside it
+	timed bool // it is about time: little else runs beside it
 	// harmless is for what is no attack at all: a tenant that is ended for it was wronged.
 	harmless bool
 }
@@ -231,7 +231,7 @@ func attacks() []attack {
 		timeAttacks(), channelAttacks(), hiddenAttacks(), denialAttacks(), raceAttacks(),
 	} {
 		for _, a := range part {
-			a.alone = !strings.HasPrefix(a.name, "denial/page") && !strings.HasPrefix(a.name, "denial/stopped")
+			a.timed = !strings.HasPrefix(a.name, "denial/page") && !strings.HasPrefix(a.name, "denial/stopped")
 			out = append(out, a)
 		}
 	}
