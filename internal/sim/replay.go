@@ -89,13 +89,21 @@ func (d *departures) Pop() any {
 	return x
 }
 
+// waiting is a job in the queue with the number of its shape.
+type waiting struct {
+	job   *Pod
+	shape int
+}
+
 // replay is the state of a run; only what runs or waits is held.
 type replay struct {
 	f                *alloc.Fleet
 	empty            *alloc.Placer // of the same machines with nothing on them: what never fits is not queued
 	decider          Decider
 	now              int64
-	queue            []*Pod
+	queue            []waiting
+	shapes           map[string]int // numbers of the shapes seen
+	queued           []int          // waiting jobs by shape
 	ends             departures
 	res              *ReplayResult
 	warm             int // jobs of the warm-up still to come
@@ -119,7 +127,7 @@ func Replay(ctx context.Context, machines []gpu.Machine, jobs iter.Seq2[Pod, err
 		return nil, err
 	}
 	p := alloc.BestFit()
-	r := &replay{f: f, empty: alloc.NewPlacer(f.Clone(), &p), decider: d(f), warm: warm,
+	r := &replay{f: f, empty: alloc.NewPlacer(f.Clone(), &p), decider: d(f), warm: warm, shapes: map[string]int{},
 		res: &ReplayResult{Policy: name, WaitByKind: map[string]float64{}}}
 	last := int64(math.MinInt64)
 	for job, err := range jobs {
@@ -161,7 +169,7 @@ func (r *replay) arrive(job *Pod) error {
 	}
 	ok, err := r.start(&j)
 	if err == nil && !ok {
-		r.queue = append(r.queue, &j)
+		r.enqueue(&j)
 		r.res.LargestQueue = max(r.res.LargestQueue, len(r.queue))
 	}
 	return err
@@ -183,25 +191,50 @@ func (r *replay) drain(t int64) error {
 	return nil
 }
 
+// enqueue puts a job at the end of the queue.
+func (r *replay) enqueue(j *Pod) {
+	key := fmt.Sprint(j.CPU, j.Memory, j.Count, j.Share, j.Models)
+	n, ok := r.shapes[key]
+	if !ok {
+		n = len(r.queued)
+		r.shapes[key], r.queued = n, append(r.queued, 0)
+	}
+	r.queued[n]++
+	r.queue = append(r.queue, waiting{j, n})
+}
+
 // backfill offers the room to the queue in order. A shape that did not fit once in the pass is not tried again: what
-// starts only takes room.
+// starts only takes room. The pass ends when no shape that waits is left to try.
 func (r *replay) backfill() error {
-	failed := map[string]bool{}
+	failed, hopeful := make([]bool, len(r.queued)), 0
+	for _, n := range r.queued {
+		if n > 0 {
+			hopeful++
+		}
+	}
 	kept := r.queue[:0]
-	for _, j := range r.queue {
-		key := fmt.Sprint(j.CPU, j.Memory, j.Count, j.Share, j.Models)
-		if failed[key] {
-			kept = append(kept, j)
+	for i, w := range r.queue {
+		if hopeful == 0 {
+			kept = append(kept, r.queue[i:]...)
+			break
+		}
+		if failed[w.shape] {
+			kept = append(kept, w)
 			continue
 		}
-		ok, err := r.start(j)
+		ok, err := r.start(w.job)
 		if err != nil {
 			return err
 		}
-		if !ok {
-			failed[key] = true
-			kept = append(kept, j)
+		if ok {
+			if r.queued[w.shape]--; r.queued[w.shape] == 0 {
+				hopeful--
+			}
+			continue
 		}
+		failed[w.shape] = true
+		hopeful--
+		kept = append(kept, w)
 	}
 	r.queue = kept
 	return nil
