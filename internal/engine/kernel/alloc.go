@@ -252,8 +252,7 @@ func (s *Session) reserve(p *purchase) *denial {
 		return &denial{status: nvidia.StatusNoMemory, quota: true, why: err.Error()}
 	}
 	s.mu.Lock()
-	s.ledger.objects += p.bytes
-	s.ledger.overhead += p.overhead
+	s.ledger.reserved += p.bytes + p.overhead
 	s.mu.Unlock()
 	return nil
 }
@@ -261,8 +260,7 @@ func (s *Session) reserve(p *purchase) *denial {
 // cancel gives a reservation back.
 func (s *Session) cancel(p *purchase) {
 	s.mu.Lock()
-	s.ledger.objects -= p.bytes
-	s.ledger.overhead -= p.overhead
+	s.ledger.reserved -= p.bytes + p.overhead
 	s.mu.Unlock()
 	p.bytes, p.overhead = 0, 0
 }

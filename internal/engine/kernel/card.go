@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"runtime"
 	"sync"
 	"time"
@@ -40,6 +39,7 @@ type Card struct {
 	turn     *sync.Cond // a tenant was thawed
 	poke     chan struct{}
 	failures uint64
+	ghosts   []ghost
 }
 
 // Info describes the card.
@@ -68,8 +68,8 @@ func (c *Card) Configure(gc governor.Config) error {
 	return nil
 }
 
-// belongs reports whether a process is known to be a tenant's.
-func (c *Card) belongs(pid int) bool {
+// sessionOf returns the session that a process is known to belong to.
+func (c *Card) sessionOf(pid int) *Session {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, s := range c.sessions {
@@ -77,10 +77,10 @@ func (c *Card) belongs(pid int) bool {
 		known := s.procs[pid] != nil
 		s.mu.Unlock()
 		if known {
-			return true
+			return s
 		}
 	}
-	return pid == os.Getpid()
+	return nil
 }
 
 // admit puts a tenant under the governor.

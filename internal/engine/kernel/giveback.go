@@ -1,7 +1,6 @@
 package kernel
 
 import (
-	"fmt"
 	"os"
 	"slices"
 
@@ -107,6 +106,7 @@ type Drift struct {
 // card shows that it is not in use any more. baseline is what the card held
 // when no tenant was there, in bytes; it is remembered for audits in between.
 func (c *Card) Reconcile(baseline int64) (Drift, error) {
+	c.exorcise()
 	c.memory.Lock()
 	defer c.memory.Unlock()
 	c.baseline = &baseline
@@ -176,42 +176,18 @@ func (c *Card) compare() (Drift, error) {
 	return d, nil
 }
 
-// Slack of an audit, in bytes: page tables and the like, which the driver
-// takes from the card without an object, as a fixed amount and a part of what
-// is charged. A tenant is only killed beyond a wider one, since what a context
-// takes is measured on some cards and not on all.
-const (
-	auditSlack   = 32 << 20
-	auditPart    = 128
-	contextSlack = 128 << 20
-)
-
-// audit is called after calls of s ran in the tenant that another thread could
-// have turned into allocations. Memory that nothing explains is then charged
-// to it, and if it cannot have got that much honestly, it is killed.
-func (c *Card) audit(s *Session) {
+// unexplained is the device memory that neither charges nor others explain, in
+// bytes: the drift, less what managed ranges may hold of it. Tenants' own
+// allocations do not change it: each is booked while the memory lock is held.
+func (c *Card) unexplained() int64 {
 	c.memory.Lock()
 	defer c.memory.Unlock()
 	if c.baseline == nil {
-		return
+		c.baseline = new(int64)
 	}
 	d, err := c.compare()
 	if err != nil {
-		return
+		return 0
 	}
-	excess := d.DriftBytes - d.ManagedBytes - auditSlack - d.ChargedBytes/auditPart
-	if excess <= 0 {
-		return
-	}
-	s.mu.Lock()
-	s.ledger.limbo += excess
-	over := s.ledger.limit > 0 && s.ledger.charged() > s.ledger.limit
-	contexts := int64(0)
-	if c.overhead > 0 {
-		contexts = s.ledger.overhead / c.overhead
-	}
-	s.mu.Unlock()
-	if over && excess > contextSlack*(1+contexts) {
-		s.violation(fmt.Sprintf("%d bytes on the card that no call explains, beyond the limit", excess))
-	}
+	return d.DriftBytes - d.ManagedBytes
 }

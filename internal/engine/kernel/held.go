@@ -205,16 +205,17 @@ func (s *Session) release(h *held) {
 	s.haunt(gone)
 }
 
-// ghost is a channel whose file was given up. If the driver still knows it
-// some time later, the tenant keeps the file where it cannot be seen (in a
-// message on its way, in a mapping), and works on ungoverned.
+// ghost is a set of channels whose file was given up. If the driver still knows
+// them some time later, somebody keeps the file where it cannot be seen: in a
+// message on its way, in a mapping, in another tenant.
 type ghost struct {
 	list  []nvidia.ChannelRef
-	since time.Time
+	since time.Duration
+	owner *Session
 }
 
 // ghostFor is how long the driver may take to tear a client down.
-const ghostFor = 5 * time.Second
+const ghostFor = 3 * time.Second
 
 func (s *Session) haunt(gone freed) {
 	var list []nvidia.ChannelRef
@@ -223,26 +224,58 @@ func (s *Session) haunt(gone freed) {
 			list = append(list, nvidia.ChannelRef{Client: o.group.client, Channel: o.handle})
 		}
 	}
-	if len(list) > 0 {
-		s.ghosts = append(s.ghosts, ghost{list, time.Now()})
+	if len(list) == 0 {
+		return
 	}
+	c := s.card
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ghosts = append(c.ghosts, ghost{list, c.clock(), s})
 }
 
-// exorcise looks at the ghosts, at most once a second. Enabling is harmless:
-// the driver answers it for channels that exist and refuses it for others.
-func (s *Session) exorcise(now time.Time) {
-	kept := s.ghosts[:0]
-	for _, g := range s.ghosts {
-		if now.Sub(g.since) < ghostFor {
+// exorcise freezes, for good, channels that outlive the last descriptor of
+// their file, and kills the tenant that made them if it is still there.
+func (c *Card) exorcise() {
+	c.mu.Lock()
+	var guilty []*Session
+	kept := c.ghosts[:0]
+	for _, g := range c.ghosts {
+		if c.clock()-g.since < ghostFor {
 			kept = append(kept, g)
 			continue
 		}
-		dead, err := s.card.control.disable(false, g.list)
-		if err == nil && len(dead) < len(g.list) {
-			s.violation("channels outlive the last descriptor of their file")
+		// Enabling is harmless: it is answered for channels that exist and
+		// refused for others. A tenant's own governor does not know them.
+		dead, err := c.control.disable(false, g.list)
+		if err != nil || len(dead) == len(g.list) {
+			continue
+		}
+		_, _ = c.control.disable(true, g.list)
+		c.log.Error("channels outlive the last descriptor of their file; they stay frozen", "tenant", g.owner.tenant)
+		if c.sessions[g.owner.tenant] == g.owner {
+			guilty = append(guilty, g.owner)
 		}
 	}
-	s.ghosts = kept
+	c.ghosts = kept
+	c.mu.Unlock()
+	for _, s := range guilty {
+		s.violation("channels outlive the last descriptor of their file")
+	}
+}
+
+// accuse looks, when a tenant is over, for others that have its driver files:
+// one tenant must not leave its memory and channels to another, whom nobody
+// would charge for them.
+func (s *Session) accuse(h *held) {
+	pid, _, ok := s.ops.find(h.file, h.pid, h.fd, true)
+	if !ok {
+		return
+	}
+	heir := s.card.sessionOf(pid)
+	s.log.Error("a driver file of a tenant that ended is kept by another process", "tenant", s.tenant, "pid", pid, "known", heir != nil)
+	if heir != nil && heir != s {
+		heir.violation("holds a driver file of another tenant")
+	}
 }
 
 // withdraw takes the groups of a file's clients out of the governor and thaws

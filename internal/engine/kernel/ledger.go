@@ -63,6 +63,7 @@ type ledger struct {
 	limit    int64 // bytes; 0 = no limit
 	objects  int64 // bytes held by driver objects, their mappings and exports
 	overhead int64 // bytes the driver takes for scheduling groups
+	reserved int64 // bytes of allocations that are being made
 	limbo    int64 // bytes that should have come back and were not seen to
 	clients  map[nvidia.Handle]*client
 	external map[rangeKey]*external
@@ -91,7 +92,7 @@ func newLedger(limit int64) *ledger {
 }
 
 // charged is the sum that counts against the limit, in bytes.
-func (l *ledger) charged() int64 { return l.objects + l.overhead + l.managed() + l.limbo }
+func (l *ledger) charged() int64 { return l.objects + l.overhead + l.reserved + l.managed() + l.limbo }
 
 // managed is what managed ranges are charged, in bytes: their length, wherever
 // their pages are, since the driver may move all of them to the device.

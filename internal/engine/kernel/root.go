@@ -18,6 +18,9 @@ func (s *Session) root(k *call, a nvidia.Alloc, status int) answer {
 	if k.wrapped {
 		return s.deny(k, nvidia.StatusNotSupported, status, "wrapped client allocation")
 	}
+	if k.file.Kind != ControlFile {
+		return s.deny(k, nvidia.StatusInvalidClient, status, "client on a card's file")
+	}
 	if why := s.bookRoot(k); why != "" {
 		return s.deny(k, nvidia.StatusInsufficientResources, status, why)
 	}
@@ -30,7 +33,7 @@ func (s *Session) root(k *call, a nvidia.Alloc, status int) answer {
 func (s *Session) bookRoot(k *call) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.level == Strict && s.holding(k.file) != nil {
+	if s.level == Strict && s.holding(k.file) != nil && !s.again {
 		return "second client on one file"
 	}
 	if _, err := s.hold(k); err != nil {
@@ -63,7 +66,7 @@ func (s *Session) bookPinned(root, parent, h nvidia.Handle, class nvidia.Class) 
 	switch {
 	case c == nil || c.objects[parent] == nil:
 		return "not under an object of the tenant's"
-	case c.objects[h] != nil || h == root || h == 0:
+	case (c.objects[h] != nil && !s.again) || h == root || h == 0:
 		return "its handle is in use"
 	case s.ledger.count >= maxObjects:
 		return errTooMany.Error()

@@ -52,17 +52,15 @@ type Session struct {
 	ops      fileOps
 	swept    time.Time // last look for closed files
 
-	mu        sync.Mutex
-	ledger    *ledger
-	journal   *journal
-	procs     map[int]*process
-	ghosts    []ghost
-	held      []*held
-	lastHeld  int
-	suspect   bool // the call being served could become an allocation in the tenant
-	suspected bool // there was such a call
-	refusal   map[string]uint64
-	broken    string // violation that ended the session
+	mu       sync.Mutex
+	ledger   *ledger
+	journal  *journal
+	procs    map[int]*process
+	held     []*held
+	lastHeld int
+	suspect  bool // the call being served could become an allocation in the tenant
+	refusal  map[string]uint64
+	broken   string // violation that ended the session
 }
 
 // serveWait is how long the loop sleeps at most between looks at what it
@@ -152,15 +150,17 @@ func (s *Session) answer(n sys.Notification) error {
 	if s.recorder != nil {
 		c, finish = s.recorder.begin(c, n)
 	}
+	s.suspect = false
 	a := s.serve(c, n)
 	finish(a)
+	if !s.suspect || !a.cont {
+		return s.reply(n.ID, a)
+	}
+	before := s.card.unexplained()
 	if err := s.reply(n.ID, a); err != nil {
 		return err
 	}
-	if s.suspect && a.cont {
-		s.watch(th, n)
-	}
-	s.suspect = false
+	s.watch(th, n, before)
 	return nil
 }
 
@@ -252,6 +252,7 @@ func (s *Session) finish() {
 		s.mu.Unlock()
 	}
 	for _, h := range s.heldFiles() {
+		s.accuse(h)
 		s.release(h)
 	}
 	s.mu.Lock()
