@@ -297,7 +297,7 @@ func writesDiffer(got, want []chunk) string {
 			for off < min(len(got[i].b), len(want[i].b)) && got[i].b[off] == want[i].b[off] {
 				off++
 			}
-			return fmt.Sprintf("piece %d of %d bytes at %#x differs from the recorded one at byte %d", i, len(got[i].b), got[i].at, off)
+			return fmt.Sprintf("piece %d of %d bytes at %#x differs from the recorded one at byte %d: % x, recorded % x", i, len(got[i].b), got[i].at, off, near(got[i].b, off), near(want[i].b, off))
 		}
 	}
 	return ""
@@ -327,4 +327,10 @@ func compareGolden(t *testing.T, name string, got golden) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("%s (-want +got; rewrite with -update):\n%s", path, diff)
 	}
+}
+
+// near cuts out the words around a byte.
+func near(b []byte, at int) []byte {
+	from := max(0, at&^7-8)
+	return b[min(from, len(b)):min(from+24, len(b))]
 }

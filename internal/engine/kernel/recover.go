@@ -64,8 +64,8 @@ func (s *Session) resume() error {
 	if !sys.Valid(fd, last.call.ID) {
 		return nil
 	}
-	s.again = last.stage == stageIssued
-	defer func() { s.again = false }()
+	s.resumed, s.again = true, last.stage == stageIssued
+	defer func() { s.resumed, s.again = false, false }()
 	return s.answer(last.call)
 }
 

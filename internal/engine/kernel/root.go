@@ -33,7 +33,7 @@ func (s *Session) root(k *call, a nvidia.Alloc, status int) answer {
 func (s *Session) bookRoot(k *call) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.level == Strict && s.holding(k.file) != nil && !s.again {
+	if s.level == Strict && s.holding(k.file) != nil && !s.resumed {
 		return "second client on one file"
 	}
 	if _, err := s.hold(k); err != nil {
@@ -66,7 +66,7 @@ func (s *Session) bookPinned(root, parent, h nvidia.Handle, class nvidia.Class) 
 	switch {
 	case c == nil || c.objects[parent] == nil:
 		return "not under an object of the tenant's"
-	case (c.objects[h] != nil && !s.again) || h == root || h == 0:
+	case (c.objects[h] != nil && !s.resumed) || h == root || h == 0:
 		return "its handle is in use"
 	case s.ledger.count >= maxObjects:
 		return errTooMany.Error()

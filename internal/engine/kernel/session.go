@@ -44,7 +44,8 @@ type Session struct {
 	recorder *Recorder
 	level    Level
 	lost     *flight // taken by a predecessor and never answered
-	again    bool    // the call being served may have been executed before
+	resumed  bool    // the call being served is one that a predecessor took
+	again    bool    // and the driver may have executed it
 	stopping atomic.Bool
 	count    counters
 	threads  threads
