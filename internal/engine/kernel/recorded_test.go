@@ -37,6 +37,35 @@ type golden struct {
 	Refusals         map[string]uint64
 }
 
+// older are the recordings made before the engine looked into some calls that
+// it used to let through or to answer unseen; what it looks at now is missing
+// from them, so these calls' ends say nothing.
+var older = map[string]bool{"cupy": true, "jax": true, "nvidia-smi": true}
+
+// ctrlPerfBoost is NV2080_CTRL_CMD_PERF_BOOST.
+const ctrlPerfBoost uint32 = 0x2080200a
+
+// lookedAtLater reports whether a call is one of those.
+func lookedAtLater(r *Record) bool {
+	regs, err := registers(r)
+	if err != nil || len(r.Files) == 0 {
+		return false
+	}
+	cmd := uint32(regs[1])
+	if r.Files[0].Kind == UVMFile {
+		return cmd == nvidia.UVMCmdRegisterGPUVASpace || cmd == nvidia.UVMCmdRegisterChannel
+	}
+	if nvidia.Nr(cmd) != nvidia.EscControl || len(r.Reads) == 0 {
+		return nvidia.Nr(cmd) == nvidia.EscMapMemory
+	}
+	b, err := r.Reads[0].Bytes()
+	if err != nil {
+		return false
+	}
+	c, err := nvidia.DecodeControl(b)
+	return err == nil && c.Cmd == ctrlPerfBoost
+}
+
 // tally keeps maxima over a replay.
 type tally struct{ golden }
 
@@ -218,7 +247,9 @@ func newRecorded(t *testing.T) (*stageSet, *recordedDriver) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.attach(t, &cardClient{driver: refusingDriver{}, arena: arena, table: table}, d)
+	// No context overhead was charged when the corpus was recorded, and the
+	// sizes that the tenants were told say so.
+	w.attach(t, &cardClient{driver: refusingDriver{}, arena: arena, table: table}, d, 0)
 	d.arena, d.base = whole(w.s.arena, arenaBytes)
 	return w, d
 }
@@ -235,7 +266,7 @@ func TestReplayRecorded(t *testing.T) {
 			y := newTally()
 			y.Calls = len(recs)
 			for i := range recs {
-				y.play(t, w, d, &recs[i], i)
+				y.play(t, name, w, d, &recs[i], i)
 				y.look(w.s)
 			}
 			y.Refusals = w.s.refusal
@@ -252,7 +283,7 @@ func TestReplayRecorded(t *testing.T) {
 	}
 }
 
-func (y *tally) play(t *testing.T, w *stageSet, d *recordedDriver, r *Record, i int) {
+func (y *tally) play(t *testing.T, name string, w *stageSet, d *recordedDriver, r *Record, i int) {
 	t.Helper()
 	n, err := notification(r)
 	if err != nil {
@@ -271,7 +302,7 @@ func (y *tally) play(t *testing.T, w *stageSet, d *recordedDriver, r *Record, i 
 		t.Fatal(err)
 	}
 	a := w.s.serve(c, n)
-	if c.lacking > 0 && len(r.Reads) == 0 {
+	if c.lacking > 0 && older[name] && lookedAtLater(r) {
 		y.ArgumentsLacking++
 		return
 	}

@@ -66,7 +66,7 @@ func newStageSet(tb testing.TB) *stageSet {
 }
 
 // attach makes the session that the calls are played against.
-func (w *stageSet) attach(tb testing.TB, control *cardClient, d Driver) {
+func (w *stageSet) attach(tb testing.TB, control *cardClient, d Driver, overhead int64) {
 	tb.Helper()
 	gov, err := governor.New(governor.Config{Policy: governor.Burst})
 	if err != nil {
@@ -81,7 +81,7 @@ func (w *stageSet) attach(tb testing.TB, control *cardClient, d Driver) {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	c := newCard(CardInfo{Name: "replayed"}, control, gov, quietLog(), DefaultContextOverhead)
+	c := newCard(CardInfo{Name: "replayed"}, control, gov, quietLog(), overhead)
 	e := &Engine{opt: Options{Log: quietLog()}, files: &locator{}, driver: d, table: table}
 	w.s = newSession(e, Grant{Cards: []*Card{c}, MemoryLimit: corpusLimit, Tenant: governor.Tenant{ID: "t"}}, arena)
 	w.s.ops = w

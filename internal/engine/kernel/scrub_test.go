@@ -155,6 +155,12 @@ func scrub(recs []Record) error {
 		}
 		return v
 	}
+	renumber := pids{}
+	for i := range recs {
+		if err := renumber.rewrite(&recs[i]); err != nil {
+			return fmt.Errorf("call %d: %w", i, err)
+		}
+	}
 	uuid := cardUUID(recs)
 	for i := range recs {
 		if err := rewrite(&recs[i], move, uuid); err != nil {
@@ -319,6 +325,79 @@ func cardUUID(recs []Record) []byte {
 			continue
 		}
 		return b[gidData : gidData+16]
+	}
+	return nil
+}
+
+// pids gives process ids new ones, as replayed processes have, by order of
+// appearance: the lists that the driver answers with hold the tenant's own only.
+type pids map[uint32]uint32
+
+func (p pids) of(old uint32) uint32 {
+	if old >= firstPID || old == 0 {
+		return old
+	}
+	if _, ok := p[old]; !ok {
+		p[old] = firstPID + uint32(len(p))
+	}
+	return p[old]
+}
+
+func (p pids) rewrite(r *Record) error {
+	if len(r.Reads) == 0 || len(r.Files) == 0 || r.Files[0].Kind == UVMFile {
+		return nil
+	}
+	arg, err := r.Reads[0].Bytes()
+	if err != nil {
+		return err
+	}
+	c, err := nvidia.DecodeControl(arg)
+	if err != nil || (c.Cmd != nvidia.CtrlGetPids && c.Cmd != nvidia.CtrlGetPidInfo) {
+		return nil
+	}
+	for _, list := range [][]Piece{r.Reads[1:], r.Writes} {
+		for i := range list {
+			b, err := list[i].Bytes()
+			if err != nil {
+				return err
+			}
+			if len(b) == nvidia.SizeControl {
+				continue
+			}
+			if err := p.inList(c.Cmd, b); err != nil {
+				return err
+			}
+			at, err := strconv.ParseUint(list[i].At, 16, 64)
+			if err != nil {
+				return err
+			}
+			list[i] = piece(at, b)
+		}
+	}
+	return nil
+}
+
+func (p pids) inList(cmd uint32, b []byte) error {
+	if cmd == nvidia.CtrlGetPids {
+		g, err := nvidia.DecodeGetPids(b)
+		if err != nil {
+			return err
+		}
+		for i := range g.Pids {
+			g.Pids[i] = p.of(g.Pids[i])
+		}
+		return g.Put(b)
+	}
+	list, err := nvidia.DecodePidInfos(b)
+	if err != nil {
+		return err
+	}
+	// In place: an entry has more than the decoded fields.
+	for i := range list {
+		const first, stride = 8, 72
+		if err := nvidia.PutU32At(b, uint32(first+stride*i), p.of(list[i].Pid)); err != nil {
+			return err
+		}
 	}
 	return nil
 }
