@@ -105,7 +105,7 @@ type state struct {
 	VRAM          []gpu.Bytes
 	Codec, Render []gpu.Milli
 	Tenants       []uint16
-	Classes       [][classCount]uint8
+	Classes       [][classCount]uint16
 	Sealed, Turns []uint8
 	Grants        []string
 	Total         int64

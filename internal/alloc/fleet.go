@@ -13,18 +13,18 @@ import (
 // gives another goroutine its own.
 type Fleet struct {
 	*inventory
-	cpu     []gpu.Milli         // free, by node
-	memory  []gpu.Bytes         // free host memory, by node
-	kinds   []kindTally         // tenants by kind, by node
-	compute []gpu.Milli         // free, by card
-	vram    []gpu.Bytes         // free, by card
-	codec   []gpu.Milli         // free, by card
-	render  []gpu.Milli         // free, by card
-	tenants []uint16            // by card
-	sealed  []uint8             // tenants that tolerate no neighbour (Exclusive), by card
-	turns   []uint8             // tenants that take turns (TimeSharing), by card
-	classes [][classCount]uint8 // tenants by class of work, by card
-	mig     []uint8             // memory slices that instances cover, by card
+	cpu     []gpu.Milli          // free, by node
+	memory  []gpu.Bytes          // free host memory, by node
+	kinds   []kindTally          // tenants by kind, by node
+	compute []gpu.Milli          // free, by card
+	vram    []gpu.Bytes          // free, by card
+	codec   []gpu.Milli          // free, by card
+	render  []gpu.Milli          // free, by card
+	tenants []uint16             // by card
+	sealed  []uint8              // tenants that tolerate no neighbour (Exclusive), by card
+	turns   []uint8              // tenants that take turns (TimeSharing), by card
+	classes [][classCount]uint16 // tenants by class of work, by card
+	mig     []uint8              // memory slices that instances cover, by card
 	health  []gpu.Health
 	grants  map[string]*Grant
 	total   int64 // free compute of all cards
@@ -124,7 +124,7 @@ func (f *Fleet) addCard(d gpu.Device) {
 	f.compute, f.vram = append(f.compute, gpu.Card), append(f.vram, d.Memory)
 	f.codec, f.render = append(f.codec, gpu.Card), append(f.render, gpu.Card)
 	f.tenants, f.sealed, f.turns = append(f.tenants, 0), append(f.sealed, 0), append(f.turns, 0)
-	f.classes = append(f.classes, [classCount]uint8{})
+	f.classes = append(f.classes, [classCount]uint16{})
 	f.mig = append(f.mig, 0)
 	f.health = append(f.health, d.Health)
 	f.total += int64(gpu.Card)

@@ -76,14 +76,7 @@ func (j *judge) explain(p *Placement) (float64, []TermScore) {
 	v := View{Fleet: j.f, Request: p.Request, Node: p.Node, CPU: j.f.cpu[p.Node] - p.Request.CPU,
 		Version: j.f.version[p.Node], Cards: p.Cards}
 	v.N = copy(v.After[:], j.f.FreeCards(p.Node))
-	for i := range p.Cards.Len() {
-		c := p.Cards.At(i)
-		if p.Request.MIG != "" {
-			v.After[c] -= j.f.migCompute(p.Request.MIG, int(j.f.offset[p.Node])+c)
-		} else if v.After[c] -= p.Request.share(i).Compute; p.Request.Mode == Exclusive || p.Request.Mode == TimeSharing {
-			v.After[c] = 0
-		}
-	}
+	v.take()
 	terms := make([]TermScore, len(j.scorers))
 	for i, s := range j.scorers {
 		terms[i] = TermScore{j.p.Terms[i].Name, j.p.Terms[i].Weight, s.Score(&v)}

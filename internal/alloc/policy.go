@@ -109,18 +109,24 @@ func (j *judge) rate(r *Request, n int) (float64, Cards) {
 	if !f.chooseCards(r, n, &v.Cards) {
 		return impossible, Cards{}
 	}
+	v.take()
+	return j.sum(v), v.Cards
+}
+
+// take subtracts what the request takes of the chosen cards.
+func (v *View) take() {
+	r, base := v.Request, int(v.Fleet.offset[v.Node])
 	for i := range v.Cards.Len() {
-		s := r.share(i)
-		if r.MIG != "" {
-			s.Compute = f.migCompute(r.MIG, int(f.offset[n])+v.Cards.At(i))
-		}
-		if r.Mode == Exclusive || r.Mode == TimeSharing {
-			v.After[v.Cards.At(i)] = 0
-		} else {
-			v.After[v.Cards.At(i)] -= s.Compute
+		c := v.Cards.At(i)
+		switch {
+		case r.Mode == Exclusive || r.Mode == TimeSharing:
+			v.After[c] = 0
+		case r.MIG != "":
+			v.After[c] -= v.Fleet.migCompute(r.MIG, base+c)
+		default:
+			v.After[c] -= r.share(i).Compute
 		}
 	}
-	return j.sum(v), v.Cards
 }
 
 // ratePart tries the cards for a part of a card.

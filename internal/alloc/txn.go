@@ -29,7 +29,8 @@ func (c *Cards) List() []int {
 	return out
 }
 
-// Placement is where a request may go. It holds nothing until a transaction grants it.
+// Placement is where a request may go. It holds nothing until a transaction grants it; from then on the request must
+// not change.
 type Placement struct {
 	Request *Request
 	Node    int
@@ -116,6 +117,9 @@ func (f *Fleet) check(p *Placement) error {
 	if _, held := f.grants[r.ID]; held {
 		return fmt.Errorf("grant %q: it already holds a grant", r.ID)
 	}
+	if r.Class >= classCount || r.Mode >= modeCount {
+		return fmt.Errorf("grant %q: class %v and mode %v: expected known ones", r.ID, r.Class, r.Mode)
+	}
 	if p.Node < 0 || p.Node >= f.Nodes() || p.Cards.Len() != r.cards() {
 		return fmt.Errorf("grant %q: node %d with %d cards is no placement of it", r.ID, p.Node, p.Cards.Len())
 	}
@@ -151,7 +155,7 @@ func (f *Fleet) apply(g *Grant, sign int32) {
 	for i := range g.Cards.Len() {
 		d := int(f.offset[n]) + g.Cards.At(i)
 		f.tenants[d] += uint16(sign)
-		f.classes[d][r.Class] += uint8(sign)
+		f.classes[d][r.Class] += uint16(sign)
 		s := r.share(i)
 		switch r.Mode {
 		case TimeSharing: // the first in takes the card, the last out returns it
