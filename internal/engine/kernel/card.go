@@ -39,7 +39,6 @@ type Card struct {
 	turn     *sync.Cond // a tenant was thawed
 	poke     chan struct{}
 	failures uint64
-	ghosts   []ghost
 }
 
 // Info describes the card.
@@ -68,11 +67,15 @@ func (c *Card) Configure(gc governor.Config) error {
 	return nil
 }
 
-// sessionOf returns the session that a process is known to belong to.
-func (c *Card) sessionOf(pid int) *Session {
+// otherSession returns a session, other than one, that a process is known to
+// belong to.
+func (c *Card) otherSession(pid int, than *Session) *Session {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, s := range c.sessions {
+		if s == than {
+			continue
+		}
 		s.mu.Lock()
 		known := s.procs[pid] != nil
 		s.mu.Unlock()
@@ -270,9 +273,7 @@ func (c *Card) channels(t governor.TenantID) []nvidia.ChannelRef {
 		if c.owner[id].tenant != t {
 			continue
 		}
-		for _, h := range g.channels {
-			list = append(list, nvidia.ChannelRef{Client: g.client, Channel: h})
-		}
+		list = append(list, g.refs()...)
 	}
 	return list
 }

@@ -18,6 +18,16 @@ type group struct {
 	handle   nvidia.Handle // of the TSG, or of the bare channel
 	channels []nvidia.Handle
 	slice    time.Duration // last one set, 0 = the driver's own
+	orphaned time.Duration // when its file was given up, 0 = it was not
+}
+
+// refs lists the group's channels as the driver's lists want them.
+func (g *group) refs() []nvidia.ChannelRef {
+	list := make([]nvidia.ChannelRef, 0, len(g.channels))
+	for _, h := range g.channels {
+		list = append(list, nvidia.ChannelRef{Client: g.client, Channel: h})
+	}
+	return list
 }
 
 // engineOf maps the driver's engine kinds to the governor's runlists.

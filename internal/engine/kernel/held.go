@@ -201,64 +201,60 @@ func (s *Session) release(h *held) {
 	s.record(entryReleased(h.id))
 	s.mu.Unlock()
 	c.memory.Unlock()
-	s.retire(gone)
-	s.haunt(gone)
+	c.mourn(gone)
 }
 
-// ghost is a set of channels whose file was given up. If the driver still knows
-// them some time later, somebody keeps the file where it cannot be seen: in a
-// message on its way, in a mapping, in another tenant.
-type ghost struct {
-	list  []nvidia.ChannelRef
-	since time.Duration
-	owner *Session
-}
-
-// ghostFor is how long the driver may take to tear a client down.
+// ghostFor is how long the driver may take to tear a client down, after which
+// a channel that still exists means that somebody keeps its file where it
+// cannot be seen: in a message on its way, in a mapping, in another tenant.
 const ghostFor = 3 * time.Second
 
-func (s *Session) haunt(gone freed) {
-	var list []nvidia.ChannelRef
-	for _, o := range gone {
-		if o.class.IsChannel() && o.group != nil {
-			list = append(list, nvidia.ChannelRef{Client: o.group.client, Channel: o.handle})
-		}
-	}
-	if len(list) == 0 {
-		return
-	}
-	c := s.card
+// mourn takes the groups of a file that was given up out of the governor, but
+// for those whose channels the driver still knows: they stay governed as
+// before until they are gone.
+func (c *Card) mourn(gone freed) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.ghosts = append(c.ghosts, ghost{list, c.clock(), s})
-}
-
-// exorcise freezes, for good, channels that outlive the last descriptor of
-// their file, and kills the tenant that made them if it is still there.
-func (c *Card) exorcise() {
-	c.mu.Lock()
-	var guilty []*Session
-	kept := c.ghosts[:0]
-	for _, g := range c.ghosts {
-		if c.clock()-g.since < ghostFor {
-			kept = append(kept, g)
-			continue
-		}
-		// Enabling is harmless: it is answered for channels that exist and
-		// refused for others. A tenant's own governor does not know them.
-		dead, err := c.control.disable(false, g.list)
-		if err != nil || len(dead) == len(g.list) {
-			continue
-		}
-		_, _ = c.control.disable(true, g.list)
-		c.log.Error("channels outlive the last descriptor of their file; they stay frozen", "tenant", g.owner.tenant)
-		if c.sessions[g.owner.tenant] == g.owner {
-			guilty = append(guilty, g.owner)
+	for _, o := range gone {
+		if g := o.group; g != nil && o.handle == g.handle && c.groups[g.id] == g {
+			g.orphaned = c.clock()
+			c.probe(g)
 		}
 	}
-	c.ghosts = kept
+}
+
+// probe asks the driver for a group's channels, by telling it what it was told
+// last, and takes the group out when none is left. The lock is held.
+func (c *Card) probe(g *group) {
+	s := c.owner[g.id]
+	if s == nil {
+		return
+	}
+	dead, err := c.control.disable(c.gov.Frozen(s.tenant), g.refs())
+	if err == nil {
+		c.bury(dead)
+	}
+	if len(g.channels) == 0 {
+		c.remove(g)
+	}
+}
+
+// exorcise looks at groups whose file was given up, and kills the tenant of
+// one that lives on.
+func (c *Card) exorcise() {
+	c.mu.Lock()
+	guilty := map[*Session]bool{}
+	for id, g := range c.groups {
+		if g.orphaned == 0 {
+			continue
+		}
+		s := c.owner[id]
+		if c.probe(g); len(g.channels) > 0 && c.clock()-g.orphaned > ghostFor {
+			guilty[s] = true
+		}
+	}
 	c.mu.Unlock()
-	for _, s := range guilty {
+	for s := range guilty {
 		s.violation("channels outlive the last descriptor of their file")
 	}
 }
@@ -271,44 +267,38 @@ func (s *Session) accuse(h *held) {
 	if !ok {
 		return
 	}
-	heir := s.card.sessionOf(pid)
+	heir := s.card.otherSession(pid, s)
 	s.log.Error("a driver file of a tenant that ended is kept by another process", "tenant", s.tenant, "pid", pid, "known", heir != nil)
-	if heir != nil && heir != s {
+	if heir != nil {
 		heir.violation("holds a driver file of another tenant")
 	}
 }
 
-// withdraw takes the groups of a file's clients out of the governor and thaws
-// them, so that the driver does not have to tear down, with its lock held,
-// channels that it would wait for in vain.
+// withdraw thaws the channels of a file's clients, so that the driver does not
+// have to tear down, with its lock held, channels that it would wait for in
+// vain.
 func (s *Session) withdraw(h *held) {
+	c := s.card
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.gov.Frozen(s.tenant) {
+		return
+	}
 	s.mu.Lock()
-	var groups []*group
-	for _, c := range s.ledger.clients {
-		if c.held != h.id {
+	var list []nvidia.ChannelRef
+	for _, cl := range s.ledger.clients {
+		if cl.held != h.id {
 			continue
 		}
-		for _, o := range c.objects {
+		for _, o := range cl.objects {
 			if o.group != nil && o.handle == o.group.handle {
-				groups = append(groups, o.group)
+				list = append(list, o.group.refs()...)
 			}
 		}
 	}
 	s.mu.Unlock()
-	c := s.card
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	var list []nvidia.ChannelRef
-	for _, g := range groups {
-		for _, ch := range g.channels {
-			list = append(list, nvidia.ChannelRef{Client: g.client, Channel: ch})
-		}
-		c.remove(g)
-	}
-	if len(list) > 0 && c.gov.Frozen(s.tenant) {
-		if _, err := c.control.disable(false, list); err != nil {
-			s.log.Debug("thaw before release", "tenant", s.tenant, "err", err)
-		}
+	if _, err := c.control.disable(false, list); err != nil {
+		s.log.Debug("thaw before release", "tenant", s.tenant, "err", err)
 	}
 }
 
@@ -324,6 +314,10 @@ func (s *Session) sweep() {
 		s.mu.Lock()
 		h.pid, h.fd = pid, fd
 		s.mu.Unlock()
+		if heir := s.card.otherSession(pid, s); heir != nil {
+			heir.violation("holds a driver file of another tenant")
+			continue
+		}
 		if err := s.follow(pid); err != nil {
 			s.log.Warn("cannot follow a process", "tenant", s.tenant, "pid", pid, "err", err)
 		}

@@ -83,16 +83,22 @@ func (s *Session) watch(th *thread, n sys.Notification, before int64) {
 		}
 	}
 	// Managed pages move on their own; what they may hold is left out of both.
-	if grown := s.card.unexplained() - max(before, 0); grown > watchSlack {
-		s.mu.Lock()
-		s.ledger.limbo += grown
-		s.mu.Unlock()
+	grown := s.card.unexplained() - max(before, 0)
+	if grown <= 0 {
+		return
+	}
+	s.mu.Lock()
+	s.ledger.limbo += grown
+	s.mu.Unlock()
+	if grown > watchSlack {
 		s.violation(fmt.Sprintf("%d bytes of device memory appeared while a call ran in the tenant", grown))
 	}
 }
 
-// watchSlack is what the driver may take on its own account, in bytes, while
-// a client or an OS descriptor is made.
+// watchSlack is how much may appear, in bytes, without proof of bad intent while
+// a client or an OS descriptor is made: others' contexts are charged when they
+// are made and taken a little later. It is charged all the same, and must fit
+// the tenant's limit before such a call is let go.
 const watchSlack = 16 << 20
 
 // runTime is how long a thread has been on a processor, as of the last clock
@@ -272,7 +278,7 @@ func (s *Session) inherit(pid int) {
 	}
 	for _, e := range procs {
 		other, err := strconv.Atoi(e.Name())
-		if err != nil || other == pid || other == os.Getpid() || !sys.Filtered(other) || s.card.sessionOf(other) != nil {
+		if err != nil || other == pid || other == os.Getpid() || !sys.Filtered(other) || s.card.otherSession(other, s) != nil {
 			continue
 		}
 		maps, err := readMaps(other)

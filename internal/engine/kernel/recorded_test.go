@@ -114,6 +114,7 @@ type recordedDriver struct {
 	after    []chunk
 	asked    int
 	problems []string
+	aside    cardAside
 }
 
 func (d *recordedDriver) load(r *Record) error {
@@ -234,6 +235,23 @@ func (d *recordedDriver) lengthAt(addr uint64) int {
 	return 0
 }
 
+// cardAside answers what the engine asks the card for itself: time slices are
+// set, memory is not told, and channels exist as long as the tenant lives.
+type cardAside struct{ dead bool }
+
+func (d *cardAside) Ioctl(_ File, _ uint32, arg []byte) (int, error) {
+	c, err := nvidia.DecodeControl(arg)
+	switch {
+	case err == nil && c.Cmd == nvidia.CtrlTSGSetTimeslice:
+		return 0, nil
+	case err == nil && c.Cmd == nvidia.CtrlFifoDisableChannels && !d.dead:
+		return 0, nil
+	case err == nil && c.Cmd == nvidia.CtrlFifoDisableChannels:
+		return 0, nvidia.PutU32At(arg, controlStatus, uint32(nvidia.StatusInvalidClient))
+	}
+	return -1, unix.ENODEV
+}
+
 func newRecorded(t *testing.T) (*stageSet, *recordedDriver) {
 	t.Helper()
 	w := newStageSet(t)
@@ -249,7 +267,7 @@ func newRecorded(t *testing.T) (*stageSet, *recordedDriver) {
 	}
 	// No context overhead was charged when the corpus was recorded, and the
 	// sizes that the tenants were told say so.
-	w.attach(t, &cardClient{driver: refusingDriver{}, arena: arena, table: table}, d, 0)
+	w.attach(t, &cardClient{driver: &d.aside, arena: arena, table: table}, d, 0)
 	d.arena, d.base = whole(w.s.arena, arenaBytes)
 	return w, d
 }
@@ -270,6 +288,7 @@ func TestReplayRecorded(t *testing.T) {
 				y.look(w.s)
 			}
 			y.Refusals = w.s.refusal
+			d.aside.dead = true
 			w.die(processes)
 			y.AfterDeathBytes = w.s.ledger.charged()
 			if n := len(w.s.held) + len(w.s.ledger.clients) + len(w.s.card.groups) + w.s.ledger.count; n != 0 {

@@ -36,6 +36,9 @@ func (s *Session) bookRoot(k *call) string {
 	if s.level == Strict && s.holding(k.file) != nil && !s.resumed {
 		return "second client on one file"
 	}
+	if err := s.slackFits(); err != nil {
+		return "client: " + err.Error()
+	}
 	if _, err := s.hold(k); err != nil {
 		return "client: " + err.Error()
 	}
@@ -71,11 +74,23 @@ func (s *Session) bookPinned(root, parent, h nvidia.Handle, class nvidia.Class) 
 	case s.ledger.count >= maxObjects:
 		return errTooMany.Error()
 	}
+	if err := s.slackFits(); err != nil {
+		return err.Error()
+	}
 	o := &object{handle: h, parent: parent, class: class, unvetted: s.level == Strict}
 	s.ledger.addObject(c, o)
 	s.record(entryObject(c, o))
 	s.suspicious()
 	return ""
+}
+
+// slackFits reports whether what a racing thread could take unproven, while a
+// call runs in the tenant, would still be within the limit. The lock is held.
+func (s *Session) slackFits() error {
+	if s.level != Strict {
+		return nil
+	}
+	return s.ledger.room(watchSlack)
 }
 
 func (s *Session) statusOffset(k *call) int {
