@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -204,11 +205,15 @@ func heldInCaller(t *tenant) error {
 		_ = a.Put(b) // it fits
 		return t.supply(page, b)
 	}
+	var over atomic.Bool
+	ended := make(chan struct{})
 	go func() {
+		defer close(ended)
 		_ = onOwnThread(func() error {
-			for {
+			for !over.Load() {
 				_ = rawIoctl(c.fd, nvidia.Cmd(nvidia.EscAlloc, nvidia.SizeAlloc64), page)
 			}
+			return nil
 		})
 	}()
 	for i := range nvidia.Handle(300) {
@@ -220,7 +225,16 @@ func heldInCaller(t *tenant) error {
 		}
 	}
 	time.Sleep(heldWait)
-	return nil
+	// Let go, since an emulated card that waits for the page itself would keep this process from ending.
+	over.Store(true)
+	for {
+		_ = fill(handleFirst)
+		select {
+		case <-ended:
+			return nil
+		case <-time.After(time.Millisecond):
+		}
+	}
 }
 
 // flood makes one call from several threads as fast as it can.

@@ -218,6 +218,10 @@ func (sc *scene) judge() error {
 		sc.victimWorks()
 	}
 	err := sc.attackerChild.stop()
+	stuck := errors.Is(err, errStuck)
+	if stuck {
+		err = sc.abort()
+	}
 	sc.attackerChild = nil
 	sc.measured = strings.TrimPrefix(fmt.Sprintf("%s; held at most %s of %s", sc.measured, size(sc.watch.peak.Load()), size(int64(sc.quota))), "; ")
 	peak, stall := sc.watch.peak.Load(), time.Duration(sc.watch.stall.Load())
@@ -232,10 +236,21 @@ func (sc *scene) judge() error {
 	if stall > stallLimit {
 		sc.found("no call of the victim was answered for %v", stall.Round(10*time.Millisecond))
 	}
+	slack := int64(0)
 	if sc.probing {
-		return errors.Join(err, sc.quiet(probeBytes))
+		slack = probeBytes
 	}
-	return errors.Join(err, sc.quiet(0))
+	if !stuck {
+		sc.quiet(slack)
+	}
+	return err
+}
+
+// abort takes the card away under a process that hangs in it, and ends that.
+func (sc *scene) abort() error {
+	err := sc.server.Close()
+	sc.gone = true
+	return errors.Join(err, sc.attackerChild.stop())
 }
 
 // victimWorks checks that the neighbour still gets work done and its calls answered.
@@ -266,11 +281,11 @@ func alive(c *child) bool {
 }
 
 // quiet waits for the card to be as it was before the attacker came.
-func (sc *scene) quiet(slack int64) error {
+func (sc *scene) quiet(slack int64) {
 	var h int64
 	for end := time.Now().Add(goneWait); time.Now().Before(end); time.Sleep(quietStep) {
 		if h = sc.held(); h <= slack && h >= 0 {
-			return nil
+			return
 		}
 	}
 	if h < 0 {
@@ -278,7 +293,6 @@ func (sc *scene) quiet(slack int64) error {
 	} else {
 		sc.found("%s are still held after the tenant's end", size(h))
 	}
-	return nil
 }
 
 // converse serves the attacker's requests until it is done.

@@ -156,11 +156,18 @@ func receiveListener(fd int) (*os.File, error) {
 // endWait is how long the processes of a tenant may take to go once they are told to.
 const endWait = 5 * time.Second
 
+// errStuck says that a process cannot end: the emulated card waits for a page that only the process can give.
+var errStuck = errors.New("a tenant process does not end")
+
 // stop ends the tenant with all its helpers and waits for the end of its session.
 func (c *child) stop() error {
 	_ = c.lifeline.Close()
 	_ = unix.Kill(-c.cmd.Process.Pid, unix.SIGKILL)
-	<-c.exited
+	select {
+	case <-c.exited:
+	case <-time.After(endWait):
+		return errStuck
+	}
 	var err error
 	if c.session != nil {
 		select {

@@ -75,6 +75,7 @@ type scene struct {
 	base                       int64        // bytes in use before anybody came
 	mine                       atomic.Int64 // bytes the victim holds
 	watch                      *watcher
+	gone                       bool // the card was taken away
 	measured                   string
 	finds                      []string // effects seen
 	findsMu                    sync.Mutex
@@ -203,7 +204,7 @@ func (sc *scene) close() error {
 			errs = append(errs, errors.New("the governor does not end"))
 		}
 	}
-	if sc.server != nil {
+	if sc.server != nil && !sc.gone {
 		errs = append(errs, sc.server.Close())
 	}
 	if sc.dir != "" {
