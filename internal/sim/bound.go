@@ -2,6 +2,7 @@ package sim
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"math"
 	"slices"
@@ -40,13 +41,13 @@ type supply struct {
 // larger shape fits either, and nothing ever leaves, so the part of a larger shape's arrivals that is placed is at
 // most the part of a smaller one's. That holds exactly where arrivals of each shape are spread evenly (the fluid
 // limit); a run of finite length may exceed it by its noise.
-func Bound(s *Scenario, seed int64) (*BoundResult, error) {
+func Bound(ctx context.Context, s *Scenario, seed int64) (*BoundResult, error) {
 	ds, ss := demands(s.Arrivals), supplies(s.Machines)
 	r := &BoundResult{Seed: seed, Classes: len(ds)}
 	total := float64(totalCompute(s.Machines))
 	for _, monotone := range []bool{false, true} {
 		b := newBounder(ds, ss, monotone)
-		v, err := newLP(b.right).solve(200_000, 1e-7, b.price)
+		v, err := newLP(b.right).solve(ctx, 200_000, 1e-7, b.price)
 		if err != nil {
 			return nil, err
 		}

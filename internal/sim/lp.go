@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"context"
 	"errors"
 	"math"
 )
@@ -96,9 +97,13 @@ func (p *lp) enter(c column) error {
 	return nil
 }
 
-// solve asks for columns until none gains more than eps, and returns the objective.
-func (p *lp) solve(limit int, eps float64, price func(y []float64) (column, float64)) (float64, error) {
-	for range limit {
+// solve asks for columns until none gains more than eps, and returns the objective. It ends
+// early with the context's error.
+func (p *lp) solve(ctx context.Context, limit int, eps float64, price func(y []float64) (column, float64)) (float64, error) {
+	for i := range limit {
+		if i%64 == 0 && ctx.Err() != nil {
+			return 0, ctx.Err()
+		}
 		y := p.duals()
 		c, gain := price(y)
 		for i, v := range y { // a slack may come back

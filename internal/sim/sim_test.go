@@ -167,7 +167,7 @@ func TestTrainedTableIsValidAndPacks(t *testing.T) {
 	if ours < theirs {
 		t.Errorf("the table allocates %.2f %%, best fit %.2f %%", ours, theirs)
 	}
-	bound, err := Bound(ptr(NewScenario(nodes, pods, Load, 1)), 1)
+	bound, err := Bound(context.Background(), ptr(NewScenario(nodes, pods, Load, 1)), 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -307,4 +307,20 @@ func TestReadPodsStopsWhenTold(t *testing.T) {
 		break
 	}
 	r.Close()
+}
+
+// TestSimplex solves a programme whose answer is known: max 3x+2y, x+y ≤ 4, x+3y ≤ 6, x ≤ 3.
+func TestSimplex(t *testing.T) {
+	columns := []column{{gain: 3, rows: []int{0, 1, 2}, vals: []float64{1, 1, 1}}, {gain: 2, rows: []int{0, 1}, vals: []float64{1, 3}}}
+	got, err := newLP([]float64{4, 6, 3}).solve(context.Background(), 100, 1e-9, func(y []float64) (best column, gain float64) {
+		for _, c := range columns {
+			if g := c.reduced(y); g > gain {
+				best, gain = c, g
+			}
+		}
+		return best, gain
+	})
+	if err != nil || got < 10.999 || got > 11.001 {
+		t.Errorf("optimum is %v, %v; want 11", got, err)
+	}
 }

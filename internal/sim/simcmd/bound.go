@@ -32,7 +32,7 @@ noise of a finite run, for policies that never turn away what fits.`,
 			}
 			for _, seed := range list {
 				s := sim.NewScenario(nodes, pods, sim.Load, seed)
-				r, err := sim.Bound(&s, seed)
+				r, err := sim.Bound(cmd.Context(), &s, seed)
 				if err != nil {
 					return err
 				}
