@@ -111,8 +111,8 @@ func freeTricks(t *tenant, _ *client, u *rm.UVM, base uint64, _ nvidia.Handle) e
 func mapFreeRoot(t *tenant) error {
 	for i := range uint64(8) {
 		c, err := t.client()
-		if err != nil {
-			return err
+		if t.try(err) != nil {
+			break // with the memory used up, some supervisors give no client either
 		}
 		u, err := c.unified()
 		if err != nil {
@@ -135,8 +135,8 @@ func mapFreeRoot(t *tenant) error {
 func mapClose(t *tenant) error {
 	for i := range uint64(8) {
 		c, err := t.client()
-		if err != nil {
-			return err
+		if t.try(err) != nil {
+			break // with the memory used up, some supervisors give no client either
 		}
 		u, err := c.unified()
 		if err != nil {

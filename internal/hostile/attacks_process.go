@@ -503,12 +503,9 @@ func inNamespace(flags uintptr) func(*tenant) error {
 			return fmt.Errorf("%w: %w", errSkip, err)
 		}
 		s.await()
-		c, err := t.client()
-		if err != nil {
-			return err
+		if c, err := t.client(); t.try(err) == nil {
+			c.fill(handleFirst)
 		}
-		t.tries++
-		c.fill(handleFirst)
 		return t.hold("with a process in namespaces of its own")
 	}
 }

@@ -191,11 +191,11 @@ func raceRoot(where rootRace) func(*tenant) error {
 		if err != nil {
 			return err
 		}
-		c.fill(handleFirst)
 		fd, err := where(t, c)
 		if err != nil {
 			return err
 		}
+		c.fill(handleFirst)
 		r, err := t.newRace(fd, nvidia.EscAlloc, nvidia.SizeAlloc64, nvidia.SizeMemoryParams)
 		if err != nil {
 			return err

@@ -85,10 +85,10 @@ func receiveMessage(fd int) (message, error) {
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
-		if err != nil {
+		if err != nil && !errors.Is(err, unix.ECONNRESET) {
 			return message{}, fmt.Errorf("read from the other process: %w", err)
 		}
-		if n == 0 {
+		if err != nil || n == 0 {
 			return message{}, errors.Join(errPeerGone, io.EOF)
 		}
 		var m message
