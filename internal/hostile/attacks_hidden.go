@@ -223,8 +223,13 @@ func inherited(t *tenant) error {
 	if err := t.helpedBy(name); err != nil {
 		return err
 	}
-	if fd := <-got; fd < 0 {
-		return errPeerGone
+	select {
+	case fd := <-got:
+		if fd < 0 {
+			_ = t.try(errPeerGone)
+		}
+	case <-time.After(sweepWait):
+		_ = t.try(errPeerGone)
 	}
 	t.tries++
 	time.Sleep(sweepWait)

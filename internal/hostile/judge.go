@@ -35,6 +35,14 @@ const (
 // held is what the card holds for the attacker: everything that is not the victim's, in bytes.
 func (sc *scene) held() int64 { return sc.server.Card.Stats().UsedBytes - sc.base - sc.mine.Load() }
 
+// slack is what a probing victim may hold at a moment beside what it holds all the time.
+func (sc *scene) slack() int64 {
+	if sc.probing {
+		return probeBytes
+	}
+	return 0
+}
+
 // watcher samples the card all the time.
 type watcher struct {
 	peak   atomic.Int64
@@ -91,7 +99,7 @@ func (sc *scene) hold(label string) {
 	least := int64(1) << 62
 	var real, charged int64
 	for end := time.Now().Add(quietWindow); time.Now().Before(end); time.Sleep(quietStep) {
-		real = sc.held()
+		real = sc.held() - sc.slack()
 		u := sc.attackerChild.session.Usage()
 		charged = u.ChargedBytes
 		least = min(least, real-charged)
@@ -178,7 +186,7 @@ func (sc *scene) measure(d time.Duration) {
 	sc.found("%s", found)
 }
 
-const measures = 3
+const measures = 5
 
 // measureOnce says what is wrong, if anything.
 func (sc *scene) measureOnce(d time.Duration) string {
@@ -227,21 +235,14 @@ func (sc *scene) judge() error {
 	peak, stall := sc.watch.peak.Load(), time.Duration(sc.watch.stall.Load())
 	sc.watch.stop()
 	sc.watch = nil
-	if sc.probing {
-		peak -= probeBytes
-	}
-	if over := peak - int64(sc.quota) - sc.allowed.Load(); over > 0 {
+	if over := peak - sc.slack() - int64(sc.quota) - sc.allowed.Load(); over > 0 {
 		sc.found("the card held %s, %s over the quota of %s", size(peak), size(over), size(int64(sc.quota)))
 	}
 	if stall > stallLimit {
 		sc.found("no call of the victim was answered for %v", stall.Round(10*time.Millisecond))
 	}
-	slack := int64(0)
-	if sc.probing {
-		slack = probeBytes
-	}
 	if !stuck {
-		sc.quiet(slack)
+		sc.quiet(sc.slack())
 	}
 	return err
 }
@@ -335,7 +336,7 @@ func (sc *scene) accomplice(socket string) error {
 		return err
 	}
 	if err := sendMessage(c.wire, message{Hints: &Hints{Dir: sc.dir, Quota: accompliceQuota, Socket: socket}}); err != nil {
-		return errors.Join(err, c.stop())
+		return errors.Join(c.stop()) // it is gone already: the attacker will notice
 	}
 	select {
 	case <-c.exited:

@@ -154,7 +154,7 @@ func receiveListener(fd int) (*os.File, error) {
 }
 
 // endWait is how long the processes of a tenant may take to go once they are told to.
-const endWait = 5 * time.Second
+const endWait = 10 * time.Second
 
 // errStuck says that a process cannot end: the emulated card waits for a page that only the process can give.
 var errStuck = errors.New("a tenant process does not end")

@@ -10,7 +10,6 @@ const probeBytes = 2 * mib
 
 const (
 	victimKernel = 400 * time.Microsecond
-	victimBatch  = 5
 	victimAsks   = 5 * time.Millisecond
 )
 
@@ -30,25 +29,14 @@ func (t *tenant) victim() error {
 	if err := t.ask(message{Ready: &h}); err != nil {
 		return err
 	}
-	const depth = 8
-	var submitted int64
-	asked := time.Now()
+	// All of its work is queued at once, so that only the card and its governor decide how fast it gets on.
+	if _, err := x.Submit(x.Channels[0], victimKernel, plenty); err != nil {
+		return err
+	}
 	for {
-		p, err := x.Progress(x.Channels[0])
-		if err != nil {
+		if err := t.probe(x); err != nil {
 			return err
 		}
-		for p.Completed+depth*victimBatch > submitted {
-			if submitted, err = x.Submit(x.Channels[0], victimKernel, victimBatch); err != nil {
-				return err
-			}
-		}
-		if time.Since(asked) > victimAsks {
-			asked = time.Now()
-			if err := t.probe(x); err != nil {
-				return err
-			}
-		}
-		time.Sleep(2 * time.Millisecond)
+		time.Sleep(victimAsks)
 	}
 }
