@@ -2,16 +2,10 @@ package hostile
 
 import (
 	"errors"
-	"fmt"
-	"strings"
-	"sync/atomic"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/penstock-gpu/penstock/internal/abi/nvidia"
-	"github.com/penstock-gpu/penstock/internal/emu/card"
-	"github.com/penstock-gpu/penstock/internal/emu/rm"
 	"github.com/penstock-gpu/penstock/internal/sys"
 )
 

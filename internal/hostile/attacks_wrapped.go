@@ -1,16 +1,9 @@
 package hostile
 
 import (
-	"errors"
-	"fmt"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/penstock-gpu/penstock/internal/abi/nvidia"
-	"github.com/penstock-gpu/penstock/internal/sys"
 )
 
 func (t *tenant) wrap(fd int, x nvidia.Xfer, inner []byte) error {

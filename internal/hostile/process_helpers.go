@@ -6,14 +6,11 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/penstock-gpu/penstock/internal/abi/nvidia"
 	"github.com/penstock-gpu/penstock/internal/emu/card"
-	"github.com/penstock-gpu/penstock/internal/emu/rm"
 )
 
 type creation struct {
