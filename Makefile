@@ -1,9 +1,15 @@
 # penstock: everything a developer or CI calls. `make` lists the targets.
 GO        ?= go
 BIN       := bin/penstock
-VERSION   := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
-LDFLAGS   := -s -w -X main.version=$(VERSION)
+VERSION   := $(shell git describe --always --dirty 2>/dev/null)
+GOBUILD   := $(GO) build -trimpath -buildvcs=false
+LDFLAGS   := -s -w -X main.release=$(VERSION)
 export CGO_ENABLED = 0
+
+# Packages whose tests start processes on an emulated card and measure time: they run one after another.
+LIVE      := /(cmd|bench|internal/(agent|emu|engine|hostile))(/|$$)
+# Processes that `make test-node` kills at random moments.
+KILLS     ?= 1000
 
 .DEFAULT_GOAL := help
 .PHONY: help build test lint generate verify hostile test-node test-kube bench demo fuzz clean
@@ -12,10 +18,14 @@ help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
 
 build: ## build bin/penstock
-	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN) ./cmd/penstock
+	$(GOBUILD) -ldflags '$(LDFLAGS)' -o $(BIN) ./cmd/penstock
 
-test: ## unit tests and the engine on the emulated card (under 5 minutes)
-	$(GO) test -timeout 280s ./...
+test: ## unit tests, and the engine on the emulated card (under 5 minutes)
+	$(GO) build ./...
+	@status=0; \
+	$(GO) test -timeout 120s $$($(GO) list ./... | grep -Ev '$(LIVE)') || status=1; \
+	$(GO) test -timeout 280s -p 1 $$($(GO) list ./... | grep -E '$(LIVE)') || status=1; \
+	exit $$status
 
 lint: ## gofmt, vet and staticcheck
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); echo 'lint: the files above need gofmt'; exit 1; }
@@ -32,19 +42,24 @@ verify: generate ## fail when a generated file or go.mod is not up to date
 hostile: build ## the hostile tenant suite on the emulated card
 	$(BIN) hostile
 
-test-node: build ## the engine and the agent with real processes, repeated and with kills
-	$(GO) test -timeout 900s -count=1 -tags node ./internal/engine/kernel/... ./internal/agent/... ./cmd/...
+test-node: build ## engine and agent with real processes: repeated, and with KILLS=1000 kill -9
+	@status=0; \
+	$(GO) test -timeout 120s -p 1 -count=2 -skip TestStorm ./internal/engine/... ./internal/emu/... ./internal/agent ./cmd/... || status=1; \
+	PENSTOCK_KILLS=$(KILLS) $(GO) test -timeout 400s -count=1 -run TestStorm ./cmd/penstock || status=1; \
+	exit $$status
 
 test-kube: ## the Kubernetes parts against a real control plane
 	@echo 'test-kube: there are no Kubernetes parts yet'
 
 bench: build ## isolation on the emulated card; on a GPU machine see docs/bench/README.md
-	$(GO) run ./bench/isolation -penstock $(BIN) -emulated auto -out out/bench
+	$(GOBUILD) -o bin/isolation ./bench/isolation
+	bin/isolation -emulated virtual -out out/bench
+	bin/isolation -emulated auto -quick -penstock $(BIN) -out out/bench
 
 demo: build ## three tenants on this machine's GPU, or on an emulated one
 	$(BIN) demo
 
-fuzz: ## each decoder for a short while
+fuzz: ## each decoder for a short while: FUZZTIME=5s
 	@for p in $$($(GO) list ./...); do for f in $$($(GO) test -list '^Fuzz' $$p | grep '^Fuzz'); do \
 		$(GO) test -run '^$$' -fuzz "^$$f$$" -fuzztime $${FUZZTIME:-5s} $$p || exit 1; done; done
 
