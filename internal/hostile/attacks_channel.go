@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/penstock-gpu/penstock/internal/abi/nvidia"
-	"github.com/penstock-gpu/penstock/internal/emu/rm"
 )
 
 // channelAttacks try to run work that the governor does not know of.
@@ -201,5 +200,3 @@ func oldClasses(t *tenant) error {
 	}
 	return t.measure(measureFor)
 }
-
-var _ = rm.Start

@@ -1,7 +1,6 @@
 package hostile
 
 import (
-	"fmt"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -277,5 +276,3 @@ func hugeLengths(t *tenant, _ *client, u *rm.UVM) error {
 	}
 	return nil
 }
-
-var _ = fmt.Sprint

@@ -13,7 +13,6 @@ import (
 
 	"github.com/penstock-gpu/penstock/internal/abi/nvidia"
 	"github.com/penstock-gpu/penstock/internal/emu/card"
-	"github.com/penstock-gpu/penstock/internal/emu/rm"
 )
 
 // processAttacks use that a file outlives the process that opened it, and the other way round.
@@ -480,5 +479,3 @@ func notDumpable(t *tenant) error {
 	}
 	return t.measure(measureFor)
 }
-
-var _ = rm.Start

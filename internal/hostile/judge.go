@@ -322,7 +322,9 @@ func (sc *scene) converse(ctx context.Context) (message, error) {
 				return m, err
 			}
 		}
-		if err := sendMessage(wire, message{}); err != nil {
+		if err := sendMessage(wire, message{}); errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) {
+			return m, errPeerGone
+		} else if err != nil {
 			return m, err
 		}
 	}

@@ -12,7 +12,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/penstock-gpu/penstock/internal/emu/card"
 	"github.com/penstock-gpu/penstock/internal/emu/rm"
 )
 
@@ -221,9 +220,6 @@ func (s *sibling) wait() { s.release(); _ = s.cmd.Wait() }
 
 // context starts what a CUDA process has.
 func (t *tenant) context() (*rm.Context, error) { return rm.Start(t.Device) }
-
-// openFile opens one of the card's files.
-func (t *tenant) openFile(k card.Kind) (int, error) { return t.Open(k) }
 
 func attacks() []attack {
 	var out []attack
