@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -27,6 +28,7 @@ const (
 	changeWord
 	changeLong
 	changeInner    // a word behind a pointer
+	changeMeaning  // a word, to one that means something
 	changeBorrowed // a word of another call's argument
 	changeNumber
 	changeSize
@@ -60,6 +62,13 @@ func changes(script []byte, calls int) map[int][]change {
 var extremes = []uint64{
 	0, 1, 7, 0xff, 0xffff, 1 << 20, 1 << 31, 1<<31 - 1, 1<<32 - 1, 1 << 32, corpusLimit, corpusLimit + 1,
 	1 << 40, 1 << 47, 1 << 50, 1<<50 + 1, 1 << 62, 1<<63 - 1, 1 << 63, ^uint64(0), ^uint64(0) - 65535, 0xffff800000000000,
+}
+
+// meanings are words that make another call of a call: classes, engines,
+// attributes.
+var meanings = []nvidia.Class{
+	nvidia.ClassRootClient, nvidia.ClassDevice, nvidia.ClassSubdevice, nvidia.ClassMemoryLocalUser, nvidia.ClassOSDescriptor,
+	nvidia.ClassMemoryFabric, nvidia.ClassTSG, 0, 1, 0x3e, 0x3f, 0xc86f, 0x90f1, 0x13, 1 << 25, 2 << 25, 3 << 25, 0x80000, 2, 3, 27,
 }
 
 func extreme(v uint32) uint64 { return extremes[int(v)%len(extremes)] }
@@ -109,6 +118,8 @@ func (c change) alter(recs []Record, memory []chunk) {
 		b[int(c.where)%len(b)] = byte(c.value)
 	case changeLong:
 		binary.LittleEndian.PutUint64(b[min(off&^7, len(b)-8):], extreme(c.value))
+	case changeMeaning:
+		binary.LittleEndian.PutUint32(b[off:], uint32(meanings[int(c.value)%len(meanings)]))
 	case changeBorrowed:
 		other, err := chunks(recs[int(c.value)%len(recs)].Reads)
 		if err == nil && len(other) > 0 && len(other[0].b) >= 16 {
@@ -151,12 +162,16 @@ func FuzzServe(f *testing.F) {
 	programs := corpus(f)
 	names := slices.Sorted(maps.Keys(programs))
 	for i := range names {
-		if err := giveHandles(programs[names[i]]); err != nil {
+		recs := programs[names[i]]
+		if err := giveHandles(recs); err != nil {
 			f.Fatal(err)
 		}
 		f.Add(uint8(i), []byte{})
 		for kind := range byte(changeKinds) {
-			f.Add(uint8(i), spread(len(programs[names[i]]), kind))
+			f.Add(uint8(i), spread(len(recs), kind))
+		}
+		for seed := range uint64(5) {
+			f.Add(uint8(i), aimed(recs, seed))
 		}
 	}
 	f.Fuzz(func(t *testing.T, program uint8, script []byte) {
@@ -188,6 +203,26 @@ func spread(calls int, kind byte) []byte {
 		out = binary.LittleEndian.AppendUint16(out, uint16(i*calls/40))
 		out = append(out, kind, byte(i*7))
 		out = binary.LittleEndian.AppendUint32(out, uint32(i)*2654435761)
+	}
+	return out
+}
+
+// aimed is a seed that alters calls which make, map or free something, in many
+// ways.
+func aimed(recs []Record, seed uint64) []byte {
+	rng := rand.New(rand.NewPCG(seed, 0))
+	var targets []int
+	for i := range recs {
+		r := &recs[i]
+		if r.NR == unix.SYS_MMAP || r.Files[0].Kind == UVMFile || weighty[nvidia.Nr(command(r))] {
+			targets = append(targets, i)
+		}
+	}
+	var out []byte
+	for range 20 {
+		out = binary.LittleEndian.AppendUint16(out, uint16(targets[rng.IntN(len(targets))]))
+		out = append(out, byte(rng.IntN(changeKinds)), byte(rng.IntN(32)))
+		out = binary.LittleEndian.AppendUint32(out, rng.Uint32())
 	}
 	return out
 }
