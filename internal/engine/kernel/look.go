@@ -177,7 +177,9 @@ func (s *Session) inspect(pid int) {
 	defer s.mu.Unlock()
 	s.ledger.pending = slices.DeleteFunc(s.ledger.pending, func(p pendingMap) bool {
 		m, seen := maps[p.base]
-		return p.pid == pid && (gone[p.tid] || seen && m.managedLike())
+		// An older, shorter range may lie at the same address.
+		whole := seen && m.managedLike() && int64(m.end-m.start) >= p.bytes
+		return p.pid == pid && (gone[p.tid] || whole)
 	})
 	if total == 0 {
 		delete(s.ledger.mapped, pid)
