@@ -21,6 +21,8 @@ type Engine interface {
 	// Attach serves the tenant behind listener, continuing from its journal
 	// when there is one.
 	Attach(listener *os.File, p Promise) (Session, error)
+	// Thaw ends any freeze of a tenant that cannot be attached again.
+	Thaw(p Promise) error
 }
 
 // Card is one opened card.
@@ -158,4 +160,15 @@ func (e *kernelEngine) EngineTime(int) map[int]time.Duration {
 		times[u.PID] = u.Graphics
 	}
 	return times
+}
+
+// Thaw ends any freeze of a tenant that cannot be attached again.
+func (e *kernelEngine) Thaw(p Promise) error {
+	var errs []error
+	for _, i := range p.Cards {
+		if c := e.cards[i]; c != nil {
+			errs = append(errs, e.eng.Thaw(c, p.ID))
+		}
+	}
+	return errors.Join(errs...)
 }

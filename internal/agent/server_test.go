@@ -26,6 +26,8 @@ import (
 // attached to it.
 type fakeEngine struct{ cards []*fakeCard }
 
+func (e *fakeEngine) Thaw(Promise) error { return nil }
+
 func (e *fakeEngine) Cards() []kernel.CardInfo {
 	var infos []kernel.CardInfo
 	for _, c := range e.cards {

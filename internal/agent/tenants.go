@@ -88,7 +88,7 @@ func (w *Worker) recover(ctx context.Context) {
 	for _, p := range promises {
 		known[p.ID] = true
 		if err := w.recoverOne(ctx, p); err != nil {
-			w.log.Error("tenant is lost: its further GPU calls fail", "tenant", p.ID, "error", err)
+			w.log.Error("tenant is lost: its further GPU calls fail", "tenant", p.ID, "error", errors.Join(err, w.engine.Thaw(p)))
 			w.forget(p.ID)
 		}
 	}
@@ -106,7 +106,8 @@ func (w *Worker) recoverOne(ctx context.Context, p Promise) error {
 		return err
 	}
 	if !ok {
-		return w.store.Remove(p.ID) // it never attached, or both halves died and it with them
+		// It never attached, or both halves died and it with them.
+		return errors.Join(w.engine.Thaw(p), w.store.Remove(p.ID))
 	}
 	w.mu.Lock()
 	a, err := w.ledger.Restore(p)

@@ -176,15 +176,13 @@ func (m *model) call(a Action) {
 
 // bench drives a governor with a model.
 type bench struct {
-	t        testing.TB
-	g        *Governor
-	m        *model
-	report   bool          // report calls with Done
-	late     time.Duration // wake-ups are late by up to this
-	byGroup  map[GroupID]*modelTSG
-	next     time.Duration
-	calls    int
-	switches int
+	t       testing.TB
+	g       *Governor
+	m       *model
+	report  bool          // report calls with Done
+	late    time.Duration // wake-ups are late by up to this
+	byGroup map[GroupID]*modelTSG
+	calls   int
 }
 
 func newBench(t testing.TB, cfg Config, seed int64) *bench {

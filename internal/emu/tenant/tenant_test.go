@@ -83,7 +83,7 @@ func TestCountAndRefusal(t *testing.T) {
 	if rep.Finished != 1001 || rep.BusyNs != 1001*20_000 {
 		t.Errorf("work: %+v", rep)
 	}
-	if rep.Allocated != 130<<30 || rep.Refused != 70<<30 {
+	if rep.Allocated != 140<<30 || rep.Refused != 60<<30 {
 		t.Errorf("memory: %+v", rep)
 	}
 }

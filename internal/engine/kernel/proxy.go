@@ -68,10 +68,9 @@ type block struct {
 
 // swap is one descriptor number inside a call, replaced by our duplicate's.
 type swap struct {
-	slot       []byte
-	fd         uint32
-	file       File
-	descriptor int // its number in the tenant
+	slot []byte
+	fd   uint32
+	file File
 }
 
 // staged collects the replacements made for one proxied call, so that they

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 
@@ -41,6 +42,45 @@ func (s *Session) recover(path string) error {
 	}
 	s.readopt(files)
 	s.lost = &last
+	return nil
+}
+
+// Thaw enables every channel that the journal of a tenant mentions, for one
+// that cannot be taken over again: if both halves of an agent die at once,
+// nobody else ends a freeze. A channel that is gone is passed over.
+func (e *Engine) Thaw(c *Card, id string) error {
+	if e.opt.StateDir == "" {
+		return nil
+	}
+	f, err := os.Open(filepath.Join(e.opt.StateDir, id+".journal"))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil // it never got as far
+	}
+	if err != nil {
+		return fmt.Errorf("thaw tenant %s: %w", id, err)
+	}
+	defer f.Close()
+	entries, _, _, err := readJournal(f)
+	if err != nil {
+		return fmt.Errorf("thaw tenant %s: %w", id, err)
+	}
+	l := newLedger(0)
+	for _, en := range entries {
+		l.replay(en)
+	}
+	var list []nvidia.ChannelRef
+	for _, h := range slices.Sorted(maps.Keys(l.clients)) {
+		for oh, o := range l.clients[h].objects {
+			if o.class.IsChannel() {
+				list = append(list, nvidia.ChannelRef{Client: h, Channel: oh})
+			}
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, err := c.control.disable(false, list); err != nil {
+		return fmt.Errorf("thaw tenant %s: %w", id, err)
+	}
 	return nil
 }
 
@@ -187,8 +227,8 @@ func (s *Session) owns(f File, id int) bool {
 // NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS (ctrl0000gpu.h): harmless, and refused
 // for a client that is not the file's.
 const (
-	ctrlAttachedIDs  uint32 = 0x201
-	attachedIDsBytes        = 128
+	ctrlAttachedIDs  = uint32(0x201)
+	attachedIDsBytes = 128
 )
 
 // readoptGroups puts one client's TSGs and channels back. The card's lock is

@@ -299,10 +299,10 @@ func replaceUUID(b, uuid []byte) []byte {
 // ctrlGIDInfo answers with the card's UUID (NV2080_CTRL_GPU_GET_GID_INFO:
 // index, flags, length, data).
 const (
-	ctrlGIDInfo uint32 = 0x2080014a
-	gidData            = 12
-	gidFlags           = 4
-	gidBinary          = 2
+	ctrlGIDInfo = uint32(0x2080014a)
+	gidData     = 12
+	gidFlags    = 4
+	gidBinary   = 2
 )
 
 // cardUUID finds the UUID in the answer that tells it.
