@@ -112,14 +112,13 @@ type recordedDriver struct {
 	rec      *Record
 	before   []chunk
 	after    []chunk
-	asked    int
 	problems []string
 	aside    cardAside
 }
 
 func (d *recordedDriver) load(r *Record) error {
 	var err1, err2 error
-	d.rec, d.asked, d.problems = r, 0, nil
+	d.rec, d.problems = r, nil
 	d.before, err1 = chunks(r.Reads)
 	d.after, err2 = chunks(r.Writes)
 	return errors.Join(err1, err2)
@@ -129,7 +128,6 @@ func (d *recordedDriver) Ioctl(f File, cmd uint32, arg []byte) (int, error) {
 	if d.own(cmd, arg) {
 		return 0, nil
 	}
-	d.asked++
 	regs, err := registers(d.rec)
 	if err != nil {
 		return -1, err

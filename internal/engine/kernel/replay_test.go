@@ -121,17 +121,9 @@ func (w *stageSet) trapped(n sys.Notification) (bool, error) {
 // notification is the call of a record.
 func notification(r *Record) (sys.Notification, error) {
 	n := sys.Notification{NR: r.NR, TID: firstPID + r.Process}
-	if len(r.Args) != len(n.Args) {
-		return n, fmt.Errorf("%d registers, want %d", len(r.Args), len(n.Args))
-	}
-	for i, a := range r.Args {
-		v, err := strconv.ParseUint(a, 16, 64)
-		if err != nil {
-			return n, fmt.Errorf("register %d: %w", i, err)
-		}
-		n.Args[i] = v
-	}
-	return n, nil
+	var err error
+	n.Args, err = registers(r)
+	return n, err
 }
 
 // arrange gives the tenant the files of a record. A recording shows no close
