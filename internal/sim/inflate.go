@@ -116,18 +116,6 @@ func percent(a, b int64) float64 {
 	return math.Round(float64(a)*10000/float64(b)) / 100
 }
 
-// mean of a non-empty list; 0 for an empty one.
-func mean(v []float64) float64 {
-	if len(v) == 0 {
-		return 0
-	}
-	sum := 0.0
-	for _, x := range v {
-		sum += x
-	}
-	return sum / float64(len(v))
-}
-
 // quantile of a list, by rank; 0 for an empty one.
 func quantile(v []float64, q float64) float64 {
 	if len(v) == 0 {

@@ -273,3 +273,24 @@ func TestFilterTraps(t *testing.T) {
 		}
 	}
 }
+
+// TestRefusedMappingKeepsTheOldOne: a mapping over another one, which the
+// driver refuses, must not refund what the other one still holds. The object
+// under it is gone, so nothing but the mapping keeps its memory.
+func TestRefusedMappingKeepsTheOldOne(t *testing.T) {
+	const unmap, remap = 603, 608 // of the first and the second of the malloc/free pairs
+	recs := corpus(t)["cuda-all"]
+	if err := giveHandles(recs); err != nil {
+		t.Fatal(err)
+	}
+	e := newEmulated(t)
+	processes := e.meet(recs)
+	altered := map[int][]change{
+		unmap: {{call: unmap, kind: changeSkip}},
+		remap: {{call: remap, kind: changeByte, where: 11, value: 0x40}}, // longer than the object
+	}
+	for i := range remap + 20 {
+		e.fuzz(t, recs, i, altered[i])
+	}
+	e.die(processes)
+}

@@ -75,9 +75,11 @@ func (l *ledger) lastMapping(held int, base, length uint64) bool {
 		if k.held != held || k.base < base || k.base-base >= max(length, 1) {
 			continue
 		}
-		for _, m := range x.mapped {
-			if m.refs <= len(x.mapped) {
-				return true
+		for _, list := range x.mapped {
+			for _, m := range list {
+				if m.refs <= len(x.mapped) {
+					return true
+				}
 			}
 		}
 	}

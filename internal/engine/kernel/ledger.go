@@ -47,7 +47,7 @@ type rangeKey struct {
 // unified address space, which holds a reference of its own.
 type external struct {
 	length uint64
-	mapped map[nvidia.UUID]*memory
+	mapped map[nvidia.UUID][]*memory
 }
 
 // QuotaError is the refusal of device memory.
@@ -263,15 +263,17 @@ func (l *ledger) mapExternal(k rangeKey, length uint64, gpus []nvidia.UUID, m *m
 	}
 	x := l.external[k]
 	if x == nil {
-		x = &external{mapped: map[nvidia.UUID]*memory{}}
+		x = &external{mapped: map[nvidia.UUID][]*memory{}}
 		l.external[k] = x
 	}
 	x.length = max(x.length, length)
 	for _, g := range gpus {
-		old := x.mapped[g]
-		l.retain(m)
-		l.release(old)
-		x.mapped[g] = m
+		// What is mapped there already stays charged until the range goes: this
+		// call is booked before the driver has agreed to it.
+		if !slices.Contains(x.mapped[g], m) {
+			l.retain(m)
+			x.mapped[g] = append(x.mapped[g], m)
+		}
 	}
 }
 
@@ -282,7 +284,9 @@ func (l *ledger) unmapExternal(held int, base, length uint64, gpu nvidia.UUID) {
 		if k.held != held || k.base < base || k.base-base > length || x.length > length-(k.base-base) {
 			continue
 		}
-		l.release(x.mapped[gpu])
+		for _, m := range x.mapped[gpu] {
+			l.release(m)
+		}
 		delete(x.mapped, gpu)
 		if len(x.mapped) == 0 {
 			delete(l.external, k)
@@ -300,8 +304,10 @@ func (l *ledger) freeRange(held int, base uint64) {
 }
 
 func (l *ledger) dropExternal(k rangeKey, x *external) {
-	for _, m := range x.mapped {
-		l.release(m)
+	for _, list := range x.mapped {
+		for _, m := range list {
+			l.release(m)
+		}
 	}
 	delete(l.external, k)
 }

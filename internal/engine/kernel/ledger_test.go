@@ -203,8 +203,10 @@ func recount(l *ledger) int64 {
 		}
 	}
 	for _, x := range l.external {
-		for _, m := range x.mapped {
-			add(m)
+		for _, list := range x.mapped {
+			for _, m := range list {
+				add(m)
+			}
 		}
 	}
 	for _, list := range l.exported {

@@ -321,9 +321,11 @@ func (l *ledger) rangeEntries(first map[*memory][2]nvidia.Handle) []entry {
 		return src
 	}
 	for k, x := range l.external {
-		for gpu, m := range x.mapped {
-			src := source(m)
-			out = append(out, entryMap(k, nvidia.UVMMapExternal{Length: x.length, Client: src[0], Memory: src[1]}, gpu))
+		for gpu, list := range x.mapped {
+			for _, m := range list {
+				src := source(m)
+				out = append(out, entryMap(k, nvidia.UVMMapExternal{Length: x.length, Client: src[0], Memory: src[1]}, gpu))
+			}
 		}
 	}
 	for id, list := range l.exported {
