@@ -12,7 +12,7 @@ LIVE      := /(cmd|bench|internal/(agent|emu|engine|hostile))(/|$$)
 KILLS     ?= 1000
 
 .DEFAULT_GOAL := help
-.PHONY: help build test lint generate verify hostile test-node test-kube bench demo fuzz clean
+.PHONY: help build test lint generate verify hostile test-node test-kube bench demo sim-repro fuzz clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -58,6 +58,9 @@ bench: build ## isolation on the emulated card; on a GPU machine see docs/bench/
 
 demo: build ## three tenants on this machine's GPU, or on an emulated one
 	$(BIN) demo
+
+sim-repro: ## the published scheduling tables, from the traces in PENSTOCK_TRACES (about a minute)
+	PENSTOCK_LONG=1 $(GO) test -count=1 -timeout 30m -run PublishedTables -v ./internal/sim
 
 fuzz: ## each decoder for a short while: FUZZTIME=5s
 	@for p in $$($(GO) list ./...); do for f in $$($(GO) test -list '^Fuzz' $$p | grep '^Fuzz'); do \
