@@ -99,6 +99,18 @@ func (c *Card) admit(s *Session, t governor.Tenant) error {
 	return nil
 }
 
+// forget drops a session when nothing of it is left on the card: until then
+// its charges explain what is in use.
+func (c *Card) forget(s *Session) {
+	c.memory.Lock()
+	defer c.memory.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.sessions[s.tenant] == s {
+		delete(c.sessions, s.tenant)
+	}
+}
+
 // leave takes a tenant and its groups away. Channels that outlive it (another
 // process holds the file) are thawed first.
 func (c *Card) leave(t governor.TenantID) {
@@ -110,7 +122,6 @@ func (c *Card) leave(t governor.TenantID) {
 		}
 	}
 	c.gov.Remove(t)
-	delete(c.sessions, t)
 	c.applySlices()
 	c.wake()
 	c.turn.Broadcast()

@@ -178,6 +178,7 @@ func (e *Engine) Attach(listener *os.File, g Grant) (*Session, error) {
 	if e.opt.StateDir != "" {
 		if err := s.recover(filepath.Join(e.opt.StateDir, g.ID+".journal")); err != nil {
 			s.card.leave(s.tenant)
+			s.card.forget(s)
 			return nil, err
 		}
 	}

@@ -259,6 +259,7 @@ func (s *Session) finish() {
 	s.mu.Lock()
 	s.ledger.limbo = 0 // there is nobody left to charge
 	s.mu.Unlock()
+	s.card.forget(s)
 }
 
 // violation ends a tenant that was caught breaking the boundary.
