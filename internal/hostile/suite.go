@@ -63,6 +63,9 @@ const (
 	beside      = 4
 )
 
+// brokenAgain is how often an attack that could not be tried is tried anew.
+const brokenAgain = 2
+
 // Run tries every attack, a few at once.
 func Run(ctx context.Context, o Options) ([]Result, error) {
 	if o.Race == 0 {
@@ -74,6 +77,14 @@ func Run(ctx context.Context, o Options) ([]Result, error) {
 		s := a.setup
 		s.race, s.log = o.Race, o.Log
 		r := try(ctx, a, s)
+		for range brokenAgain {
+			// The attack did not come about (a process was too slow, a pipe ended
+			// with its process): that says nothing, so it is tried anew.
+			if r.Verdict != Broken || ctx.Err() != nil {
+				break
+			}
+			r = try(ctx, a, s)
+		}
 		mu.Lock()
 		defer mu.Unlock()
 		out = append(out, r)
