@@ -86,9 +86,6 @@ func New(cfg card.Config, gov Governor) (*Loop, error) {
 	return l, nil
 }
 
-// Now is the loop's time.
-func (l *Loop) Now() time.Duration { return l.now }
-
 // Join admits a tenant and starts its program. Its groups are told to the governor as they are made, and frozen
 // at once if the governor says so.
 func (l *Loop) Join(who governor.Tenant, load Load) error {

@@ -66,13 +66,12 @@ func (s *Session) alloc(k *call) answer {
 	case nvidia.Refuse:
 		return s.deny(k, row.Refusal, status, row.Name+" is not for tenants")
 	case nvidia.Caller:
-		s.count.continued.Add(1)
-		return continueCall
+		return s.letRun()
 	case nvidia.Pinned:
 		return s.pinned(k, a.Root, a.Parent, a.New, a.Class)
 	}
-	if s.level == Strict && a.Parent != a.Root && !s.usable(a.Root, a.Parent, k.file) {
-		return s.deny(k, nvidia.StatusInvalidObjectParent, status, "allocation under an object that the ledger does not know")
+	if d := s.place(k, a.Root, a.Parent, row); d != nil {
+		return s.deny(k, d.status, status, d.why)
 	}
 	st := &staged{}
 	params, err := s.stageAlloc(k, st, a, row)
@@ -128,23 +127,16 @@ func (s *Session) allocStaged(k *call, st *staged, a nvidia.Alloc, row nvidia.Cl
 		}
 		return s.deny(k, refusal.status, status, refusal.why)
 	}
-	executed := false
-	finish := s.purchaseCall(k, st, p, func() {
-		executed = true
+	return s.purchaseCall(k, st, p, func() {
 		done, err := nvidia.DecodeAlloc(k.arg)
 		if err != nil || done.Status != nvidia.StatusOK {
 			s.cancel(p)
 			return
 		}
 		if !s.settle(k, done, p, params) {
-			s.count.overQuota.Add(1)
-			_ = nvidia.PutU32At(k.arg, uint32(status), uint32(nvidia.StatusNoMemory))
+			s.overfull(k, status)
 		}
-	})
-	if !executed {
-		s.cancel(p)
-	}
-	return finish()
+	})()
 }
 
 // purchase is an allocation that is reserved but not made yet.
@@ -166,13 +158,23 @@ type denial struct {
 	why    string
 }
 
+// place judges where an allocation hangs, whichever call makes it: under an
+// object of the tenant's that is what it was made as, and, for what takes
+// something of a card, under a card that was granted.
+func (s *Session) place(k *call, root, parent nvidia.Handle, row nvidia.ClassRow) *denial {
+	if s.level == Strict && parent != root && !s.usable(root, parent, k.file) {
+		return &denial{status: nvidia.StatusInvalidObjectParent, why: "allocation under an object that the ledger does not know"}
+	}
+	heavy := row.Kind == nvidia.KindMemory || row.Kind == nvidia.KindGroup || row.Kind == nvidia.KindChannel
+	if heavy && s.onForeign(root, parent) {
+		return &denial{status: nvidia.StatusInsufficientPermissions, why: row.Name + " on a card that was not granted"}
+	}
+	return nil
+}
+
 // plan works out what an allocation costs and whom it concerns.
 func (s *Session) plan(a nvidia.Alloc, row nvidia.ClassRow, params []byte) (*purchase, *denial) {
 	p := &purchase{class: a.Class, parent: a.Parent}
-	heavy := row.Kind == nvidia.KindMemory || row.Kind == nvidia.KindGroup || row.Kind == nvidia.KindChannel
-	if heavy && s.onForeign(a.Root, a.Parent) {
-		return p, &denial{status: nvidia.StatusInsufficientPermissions, why: row.Name + " on a card that was not granted"}
-	}
 	switch row.Kind {
 	case nvidia.KindDevice:
 		s.planDevice(p, params)
@@ -240,20 +242,23 @@ func (s *Session) reserve(p *purchase) *denial {
 	if p.bytes == 0 && p.overhead == 0 {
 		return nil
 	}
-	s.mu.Lock()
-	err := s.ledger.room(p.bytes + p.overhead)
-	s.mu.Unlock()
+	err := s.tryReserve(p)
 	if err != nil && s.reclaim() {
-		s.mu.Lock()
-		err = s.ledger.room(p.bytes + p.overhead)
-		s.mu.Unlock()
+		err = s.tryReserve(p)
 	}
 	if err != nil {
 		return &denial{status: nvidia.StatusNoMemory, quota: true, why: err.Error()}
 	}
+	return nil
+}
+
+func (s *Session) tryReserve(p *purchase) error {
 	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.ledger.room(p.bytes + p.overhead); err != nil {
+		return err
+	}
 	s.ledger.reserved += p.bytes + p.overhead
-	s.mu.Unlock()
 	return nil
 }
 
@@ -288,6 +293,13 @@ func (s *Session) settle(k *call, done nvidia.Alloc, p *purchase, params []byte)
 		s.govern(done, p)
 	}
 	return true
+}
+
+// overfull turns the answer of an allocation that could not be kept into that
+// of a full card.
+func (s *Session) overfull(k *call, status int) {
+	s.count.overQuota.Add(1)
+	_ = nvidia.PutU32At(k.arg, uint32(status), uint32(nvidia.StatusNoMemory))
 }
 
 // denyQuota refuses device memory the way a full card does.

@@ -39,12 +39,8 @@ func (s *Session) discard(k *call, root nvidia.Handle, o *object) {
 	}
 	ctl := k.file
 	s.mu.Lock()
-	if c := s.ledger.clients[root]; c != nil {
-		for _, h := range s.held {
-			if h.id == c.held {
-				ctl = h.file // the call may have come on a card's file
-			}
-		}
+	if h := s.fileOf(root); h != nil {
+		ctl = h.file // the call may have come on a card's file
 	}
 	s.mu.Unlock()
 	if _, err := s.driver.Ioctl(ctl, nvidia.Cmd(nvidia.EscFree, nvidia.SizeFree), arg); err != nil {

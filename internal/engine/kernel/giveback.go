@@ -86,13 +86,23 @@ func (l *ledger) lastMapping(held int, base, length uint64) bool {
 	return false
 }
 
-// purchaseCall makes an allocation while no release is being measured.
+// purchaseCall makes an allocation while no release is being measured. judge
+// settles the reservation with the driver's answer; a call that the driver
+// does not execute gives it back.
 func (s *Session) purchaseCall(k *call, st *staged, p *purchase, judge func()) func() answer {
 	if s.level == Strict && (p.vram || p.overhead != 0) {
 		s.card.memory.Lock()
 		defer s.card.memory.Unlock()
 	}
-	return s.execute(k, st, judge)
+	executed := false
+	finish := s.execute(k, st, func() {
+		executed = true
+		judge()
+	})
+	if !executed {
+		s.cancel(p)
+	}
+	return finish
 }
 
 // Drift is how the card's own figure compares with what tenants are charged.

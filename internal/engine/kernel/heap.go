@@ -18,13 +18,16 @@ func (s *Session) vidHeap(k *call) answer {
 		return s.heapAlloc(k, v)
 	case nvidia.HeapFree:
 		last := func(l *ledger) bool { return l.lastReference(v.Root, v.Memory) }
-		return s.giveBack(k, last, func() {
+		var gone freed
+		a := s.giveBack(k, last, func() {
 			if v, err := nvidia.DecodeVidHeap(k.arg); err == nil && v.Status == nvidia.StatusOK {
-				s.ledger.freeHandle(v.Root, v.Memory)
+				gone = s.ledger.freeHandle(v.Root, v.Memory)
 				s.record(entryFree(v.Root, v.Memory))
 			}
 			s.heapTotalsLocked(k)
 		})
+		s.retire(gone)
+		return a
 	case nvidia.HeapInfo, nvidia.HeapGetMemAlignment, nvidia.HeapReleaseCompr, nvidia.HeapReacquireCompr:
 		return s.forward(k, &staged{}, func() { s.heapTotals(k) })
 	case nvidia.HeapAllocOSDesc:
@@ -34,6 +37,10 @@ func (s *Session) vidHeap(k *call) answer {
 }
 
 func (s *Session) heapAlloc(k *call, v nvidia.VidHeap) answer {
+	row, _ := s.table.Class(nvidia.ClassMemoryLocalUser)
+	if d := s.place(k, v.Root, v.Parent, row); d != nil {
+		return s.deny(k, d.status, heapStatus, d.why)
+	}
 	p := &purchase{class: nvidia.ClassMemoryLocalUser, parent: v.Parent}
 	if v.VRAM() {
 		n, ok := reserveVRAM(v.Size)
@@ -45,9 +52,7 @@ func (s *Session) heapAlloc(k *call, v nvidia.VidHeap) answer {
 	if d := s.reserve(p); d != nil {
 		return s.denyQuota(k, heapStatus, d.why)
 	}
-	executed := false
-	finish := s.purchaseCall(k, &staged{}, p, func() {
-		executed = true
+	return s.purchaseCall(k, &staged{}, p, func() {
 		done, err := nvidia.DecodeVidHeap(k.arg)
 		if err != nil || done.Status != nvidia.StatusOK {
 			s.cancel(p)
@@ -61,16 +66,11 @@ func (s *Session) heapAlloc(k *call, v nvidia.VidHeap) answer {
 			}
 			s.cancel(p)
 			if !s.enter(k, done.Root, o) {
-				s.count.overQuota.Add(1)
-				_ = nvidia.PutU32At(k.arg, heapStatus, uint32(nvidia.StatusNoMemory))
+				s.overfull(k, heapStatus)
 			}
 		}
 		s.heapTotals(k)
-	})
-	if !executed {
-		s.cancel(p)
-	}
-	return finish()
+	})()
 }
 
 // heapTotals replaces the card's size and free bytes, which the driver
@@ -106,6 +106,9 @@ func (s *Session) allocMemory(k *call) answer {
 	if row.Kind != nvidia.KindMemory || row.Verdict == nvidia.Refuse {
 		return s.deny(k, nvidia.StatusInvalidClass, memoryStatus, "ALLOC_MEMORY of "+row.Name)
 	}
+	if d := s.place(k, a.Root, a.Parent, row); d != nil {
+		return s.deny(k, d.status, memoryStatus, d.why)
+	}
 	p := &purchase{class: a.Class, parent: a.Parent}
 	if row.VRAM {
 		n, ok := reserveVRAM(a.Length())
@@ -122,9 +125,7 @@ func (s *Session) allocMemory(k *call) answer {
 		s.cancel(p)
 		return s.abort(k, st, err)
 	}
-	executed := false
-	finish := s.purchaseCall(k, st, p, func() {
-		executed = true
+	return s.purchaseCall(k, st, p, func() {
 		done, err := nvidia.DecodeAllocMemory(k.arg)
 		ok := err == nil && done.Status == nvidia.StatusOK
 		o := &object{handle: done.New, parent: done.Parent, class: p.class}
@@ -133,12 +134,7 @@ func (s *Session) allocMemory(k *call) answer {
 		}
 		s.cancel(p)
 		if ok && !s.enter(k, done.Root, o) {
-			s.count.overQuota.Add(1)
-			_ = nvidia.PutU32At(k.arg, memoryStatus, uint32(nvidia.StatusNoMemory))
+			s.overfull(k, memoryStatus)
 		}
-	})
-	if !executed {
-		s.cancel(p)
-	}
-	return finish()
+	})()
 }

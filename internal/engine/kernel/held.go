@@ -38,9 +38,9 @@ type fileOps interface {
 	same(a, b File) bool
 	// find returns a process and descriptor number that lead to the file, not
 	// counting this process. It looks at (pid, fd) first, then at all of pid's
-	// descriptors, then, if everywhere, at those of every process that is under
-	// a call filter, as all of a tenant's are.
-	find(f File, pid, fd int, everywhere bool) (int, int, bool)
+	// descriptors, then at those of every process that is under a call filter,
+	// as all of a tenant's are.
+	find(f File, pid, fd int) (int, int, bool)
 }
 
 type systemFiles struct{}
@@ -62,7 +62,7 @@ func (systemFiles) same(a, b File) bool {
 	return err == nil && ok
 }
 
-func (systemFiles) find(f File, pid, fd int, everywhere bool) (int, int, bool) {
+func (systemFiles) find(f File, pid, fd int) (int, int, bool) {
 	self := os.Getpid()
 	if ok, err := sys.SameFile(self, f.FD, pid, fd); err == nil && ok {
 		return pid, fd, true
@@ -73,9 +73,6 @@ func (systemFiles) find(f File, pid, fd int, everywhere bool) (int, int, bool) {
 	}
 	if n, ok := findIn(f, link, pid); ok {
 		return pid, n, true
-	}
-	if !everywhere {
-		return 0, 0, false
 	}
 	procs, err := os.ReadDir("/proc")
 	if err != nil {
@@ -139,6 +136,20 @@ func findInThread(f File, link string, tid int) (int, bool) {
 func (s *Session) holding(f File) *held {
 	for _, h := range s.held {
 		if h.file.Kind == f.Kind && s.ops.same(h.file, f) {
+			return h
+		}
+	}
+	return nil
+}
+
+// fileOf returns the held file that a client lives on. The lock is held.
+func (s *Session) fileOf(client nvidia.Handle) *held {
+	c := s.ledger.clients[client]
+	if c == nil {
+		return nil
+	}
+	for _, h := range s.held {
+		if h.id == c.held {
 			return h
 		}
 	}
@@ -263,7 +274,7 @@ func (c *Card) exorcise() {
 // one tenant must not leave its memory and channels to another, whom nobody
 // would charge for them.
 func (s *Session) accuse(h *held) {
-	pid, _, ok := s.ops.find(h.file, h.pid, h.fd, true)
+	pid, _, ok := s.ops.find(h.file, h.pid, h.fd)
 	if !ok {
 		return
 	}
@@ -307,7 +318,7 @@ func (s *Session) withdraw(h *held) {
 // moved to another number or process.
 func (s *Session) sweep() {
 	for _, h := range s.heldFiles() {
-		pid, fd, ok := s.ops.find(h.file, h.pid, h.fd, true)
+		pid, fd, ok := s.ops.find(h.file, h.pid, h.fd)
 		if !ok {
 			s.release(h)
 			continue
@@ -342,19 +353,13 @@ func (s *Session) heldFiles() []*held {
 func (s *Session) setSlice(g *group, micros uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	c := s.ledger.clients[g.client]
-	if c == nil {
-		return fmt.Errorf("client %#x of a group is gone", uint32(g.client))
+	h := s.fileOf(g.client)
+	if h == nil {
+		return fmt.Errorf("client %#x of a group, or its file, is gone", uint32(g.client))
 	}
-	for _, h := range s.held {
-		if h.id != c.held {
-			continue
-		}
-		params := make([]byte, nvidia.SizeTimeslice)
-		if err := (nvidia.Timeslice{Micros: micros}).Put(params); err != nil {
-			return err
-		}
-		return s.card.control.controlOn(h.file, g.client, g.handle, nvidia.CtrlTSGSetTimeslice, params)
+	params := make([]byte, nvidia.SizeTimeslice)
+	if err := (nvidia.Timeslice{Micros: micros}).Put(params); err != nil {
+		return err
 	}
-	return fmt.Errorf("file of client %#x is gone", uint32(g.client))
+	return s.card.control.controlOn(h.file, g.client, g.handle, nvidia.CtrlTSGSetTimeslice, params)
 }

@@ -88,6 +88,11 @@ func (s *Session) foreign(k *call) answer {
 			return fail(unix.ENOTTY)
 		}
 	}
+	return s.letRun()
+}
+
+// letRun lets a call run in its own thread.
+func (s *Session) letRun() answer {
 	s.count.continued.Add(1)
 	return continueCall
 }
@@ -97,8 +102,7 @@ func (s *Session) unknown(k *call, st *staged, off int, what string) answer {
 	st.unstage(k)
 	if s.level == Compatible {
 		s.count.unknown.Add(1)
-		s.count.continued.Add(1)
-		return continueCall
+		return s.letRun()
 	}
 	return s.deny(k, nvidia.StatusNotSupported, off, "unknown "+what)
 }
@@ -128,15 +132,13 @@ func (s *Session) escape(k *call) answer {
 	if !ok {
 		if s.level == Compatible {
 			s.count.unknown.Add(1)
-			s.count.continued.Add(1)
-			return continueCall
+			return s.letRun()
 		}
 		s.refused(fmt.Sprintf("unknown driver call %#x of %d bytes", k.nr(), size))
 		return fail(unix.EINVAL)
 	}
 	if row.Verdict == nvidia.Caller && k.nr() != nvidia.EscMapMemory {
-		s.count.continued.Add(1)
-		return continueCall
+		return s.letRun()
 	}
 	if err := s.load(k, size); err != nil {
 		return s.abort(k, &staged{}, err)
@@ -213,8 +215,7 @@ func (s *Session) mapping(k *call, row nvidia.Escape) answer {
 		}
 	}
 	if row.Verdict == nvidia.Caller {
-		s.count.continued.Add(1)
-		return continueCall
+		return s.letRun()
 	}
 	st := &staged{}
 	if err := s.stageAll(k, st, k.arg, row.Ptrs, row.FDs); err != nil {
@@ -232,9 +233,8 @@ func mappedObject(nr uint8) uint32 {
 	return 8
 }
 
-// knows reports whether an object may be used by the tenant: one that it made
-// through the supervisor. The client and what hangs directly under it that no
-// handle was seen for count as known only when the client is the tenant's.
+// knows reports whether the tenant made an object, or a client, through the
+// supervisor. Whether an object may be used is for usable to say.
 func (s *Session) knows(client, h nvidia.Handle) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

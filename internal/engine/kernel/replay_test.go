@@ -235,7 +235,7 @@ func (w *stageSet) close(f File) {
 
 func (w *stageSet) same(a, b File) bool { return a.FD == b.FD }
 
-func (w *stageSet) find(f File, _, _ int, _ bool) (int, int, bool) {
+func (w *stageSet) find(f File, _, _ int) (int, int, bool) {
 	o := w.byID[f.FD]
 	return o.pid, o.fd, o.open
 }

@@ -24,8 +24,7 @@ func (s *Session) root(k *call, a nvidia.Alloc, status int) answer {
 	if why := s.bookRoot(k); why != "" {
 		return s.deny(k, nvidia.StatusInsufficientResources, status, why)
 	}
-	s.count.continued.Add(1)
-	return continueCall
+	return s.letRun()
 }
 
 // bookRoot keeps the file that a client is about to be made on, or says why
@@ -56,8 +55,7 @@ func (s *Session) pinned(k *call, root, parent, h nvidia.Handle, class nvidia.Cl
 	if why := s.bookPinned(root, parent, h, class); why != "" {
 		return s.deny(k, nvidia.StatusInvalidObjectParent, s.statusOffset(k), "OS descriptor: "+why)
 	}
-	s.count.continued.Add(1)
-	return continueCall
+	return s.letRun()
 }
 
 // bookPinned books an OS descriptor before the driver has answered, so it must

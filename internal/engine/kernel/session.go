@@ -64,8 +64,8 @@ type Session struct {
 	broken   string // violation that ended the session
 }
 
-// serveWait is how long the loop sleeps at most between looks at what it
-// promised to look at.
+// How long the loop sleeps at most: idle, and while a mapping that was let
+// through has not been seen yet.
 const (
 	idleWait    = time.Second
 	unseenWait  = time.Millisecond

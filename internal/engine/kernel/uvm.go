@@ -16,8 +16,7 @@ func (s *Session) uvm(k *call) answer {
 	if !ok {
 		if s.level == Compatible {
 			s.count.unknown.Add(1)
-			s.count.continued.Add(1)
-			return continueCall
+			return s.letRun()
 		}
 		s.refused(fmt.Sprintf("unknown unified-memory command %d", k.cmd))
 		return fail(unix.EINVAL)
@@ -74,8 +73,7 @@ func (s *Session) uvmInCaller(k *call, row nvidia.UVMRow) answer {
 		s.refused(row.Name + ": " + err.Error())
 		return fail(unix.EMFILE)
 	}
-	s.count.continued.Add(1)
-	return continueCall
+	return s.letRun()
 }
 
 // mapExternal books the reference that the unified-memory driver takes on a
@@ -117,8 +115,7 @@ func (s *Session) mapExternal(k *call, row nvidia.UVMRow) answer {
 			s.record(entryMap(key, m, g))
 		}
 	}
-	s.count.continued.Add(1)
-	return continueCall
+	return s.letRun()
 }
 
 func (s *Session) unmapExternal(k *call) answer {
@@ -180,8 +177,7 @@ func (s *Session) mmap(c caller, args [6]uint64) answer {
 	managed := f.Kind == UVMFile
 	c.close(f)
 	if !managed && flags&fixed != 0 && addr != offset {
-		s.count.continued.Add(1)
-		return continueCall
+		return s.letRun()
 	}
 	n, ok := roundVRAM(length)
 	if !ok {
@@ -205,6 +201,5 @@ func (s *Session) mmap(c caller, args [6]uint64) answer {
 	defer s.mu.Unlock()
 	s.ledger.pending = append(s.ledger.pending, pendingMap{pid: c.process(), tid: c.threadID(), base: offset, bytes: n})
 	s.record(entryManaged(c.process(), s.ledger.mapped[c.process()]+n))
-	s.count.continued.Add(1)
-	return continueCall
+	return s.letRun()
 }
