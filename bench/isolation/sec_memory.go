@@ -58,7 +58,7 @@ func (b *bench) tryQuota(ctx context.Context, mode, path string, processes int) 
 	if err := b.spent(ctx); err != nil {
 		return m, err
 	}
-	before, errBefore := b.deviceUsed(ctx)
+	before, errBefore := b.settledUse(ctx)
 	argv, err := b.takeArgv(mode, path, processes)
 	if err != nil {
 		return m, err
@@ -87,4 +87,22 @@ func (b *bench) tryQuota(ctx context.Context, mode, path string, processes int) 
 		m.DeviceOff = max(0, m.Device-m.Quota)
 	}
 	return m, nil
+}
+
+// settledUse is the card's own figure once it stands still: the memory of the
+// tenants before comes back a little after they are gone.
+func (b *bench) settledUse(ctx context.Context) (float64, error) {
+	last, err := b.deviceUsed(ctx)
+	for range 20 {
+		if err != nil || ctx.Err() != nil {
+			break
+		}
+		time.Sleep(250 * time.Millisecond)
+		var now float64
+		if now, err = b.deviceUsed(ctx); err == nil && now == last {
+			break
+		}
+		last = now
+	}
+	return last, err
 }
